@@ -28,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run a trainer's own code for log-probs, advantages and loss on a small world that can be "
         "enumerated, and say whether mask, reference, temperature, samples and denominators are what they "
         "should be, and what the whole update maximizes. The file is executed, with all that it does, as "
-        "python would: examine only files that you trust. Exit status 1 when something is wrong, 2 when "
-        "nothing is and the whole update could not be audited."
+        "python would: examine only files that you trust. Exit status 0 when everything that matters was "
+        "checked and nothing is wrong, 1 when something is wrong, 3 when nothing is and something that "
+        "matters, or the whole update, could not be checked."
     )
     parser.add_argument(
         "target",
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the diagnosis; return 1 when something is wrong, 2 when the update could not be audited."""
+    """Print the diagnosis; return its status."""
     from kl_companion.monitor.doctor import diagnose
 
     arguments = shlex.split(args.args)
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             progress=progress(quiet=args.quiet),
         )
     print(json.dumps(found.to_dict(), indent=2) if args.json else found)
-    return 1 if found.wrong else 2 if found.unread else 0
+    return found.status
 
 
 def examined(target: str, arguments: list[str], tell: Callable[[str], None] = lambda _: None) -> Any:

@@ -77,7 +77,7 @@ def test_the_audit_of_the_update_is_asked_for_unless_quick(steps, monkeypatch):
     assert [options["update"] for options in asked] == [True, False]
 
 
-@pytest.mark.parametrize(("levels", "status"), [(("fine",), 2), (("fine", "wrong"), 1)])
+@pytest.mark.parametrize(("levels", "status"), [(("fine",), 3), (("fine", "unchecked", "wrong"), 1)])
 def test_an_update_that_cannot_be_audited_is_no_success(levels, status, steps, monkeypatch, capsys):
     from kl_companion.monitor import doctor as room
 
@@ -86,7 +86,16 @@ def test_an_update_that_cannot_be_audited_is_no_success(levels, status, steps, m
     monkeypatch.setattr(room, "diagnose", lambda x, **options: found)
     assert main(["doctor", f"{steps}:sound", "--json"]) == status
     data = json.loads(capsys.readouterr().out)
-    assert (data["healthy"], data["unread"]) == (False, "no rewards are read")
+    assert (data["healthy"], data["unread"], data["status"]) == (False, "no rewards are read", status)
+
+
+def test_a_check_that_could_not_be_made_is_no_success(steps, monkeypatch, capsys):
+    from kl_companion.monitor import doctor as room
+
+    findings = (DoctorFinding("mask", "fine", "All."), DoctorFinding("form", "unchecked", "Could not check."))
+    monkeypatch.setattr(room, "diagnose", lambda x, **options: Diagnosis("a", findings))
+    assert main(["doctor", f"{steps}:sound", "--quick"]) == 3
+    assert capsys.readouterr().out.startswith("a: nothing is wrong; could not check: form.\n")
 
 
 def test_a_training_script_is_executed_up_to_its_training(script, capsys):

@@ -47,9 +47,14 @@ def denominator(probe: Probe) -> Iterator[DoctorFinding]:
         return
     both = [(x.completion * whole.completion).sum((-1, -2)) for x in (halves, whole)]
     ratios = (both[0] / both[1])[both[1] > NOTHING]
+    if not len(ratios):
+        return
     low, high = ratios.min().item(), ratios.max().item()
     declared, line = probe.subject.declared, reduction_line(probe)
     alone = declared.accumulate == 1
+    if not alone and not halves.arrival.steps and not halves.arrival.whole:
+        yield finding("denominator.zero-grad")
+        return
     if high - low < 1e-4 * abs(high):
         if alone and abs(high - 0.5) < 1e-4:
             yield finding("denominator.whole-step")
@@ -62,8 +67,6 @@ def denominator(probe: Probe) -> Iterator[DoctorFinding]:
         return
     if not _within_halves(both, whole.completion):
         found = finding("denominator.within", line)
-    elif low == 0 < high:
-        found = finding("denominator.zero-grad")
     elif alone:
         found = finding("denominator.token-mean-alone", times=high / low)
     else:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from kl_companion.monitor.doctor.batch_checks import denominator, samples
 from kl_companion.monitor.doctor.findings import DoctorFinding, finding
+from kl_companion.monitor.doctor.invariants import arrival, calls, chance, mode, precision, rectangle, rows
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
@@ -20,25 +21,37 @@ from kl_companion.monitor.doctor.trainer_state import state
 Check = Callable[[Probe], Iterator[DoctorFinding]]
 CHECKS: tuple[Check, ...] = (
     contexts,
-    tokens,
+    mode,
     scores,
+    rows,
+    chance,
+    tokens,
     reference,
     alike,
     form,
+    calls,
     direction,
+    rectangle,
     samples,
     sampler,
     state,
     denominator,
+    precision,
+    arrival,
 )
 # names of findings that have to be right for a check to mean something
 NEEDS = {
-    "tokens": {"context"},
-    "scores": {"context"},
-    "alike": {"context", "scores", "temperature", "reference"},
-    "form": {"context", "scores", "alike"},
-    "direction": {"context", "tokens", "scores"},
-    "denominator": {"context"},
+    "scores": {"context", "dropout"},
+    "rows": {"context", "dropout", "scores"},
+    "chance": {"context", "dropout", "rows"},
+    "tokens": {"context", "dropout", "rows"},
+    "reference": {"rows"},
+    "alike": {"context", "rows", "dropout", "scores", "temperature", "reference"},
+    "form": {"context", "rows", "dropout", "scores", "alike"},
+    "calls": {"context", "rows", "dropout", "reference"},
+    "direction": {"context", "rows", "dropout", "tokens", "scores"},
+    "rectangle": {"context", "rows", "dropout", "tokens", "scores"},
+    "denominator": {"context", "rows", "dropout"},
 }
 
 

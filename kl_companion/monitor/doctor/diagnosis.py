@@ -11,10 +11,12 @@ import torch
 
 from kl_companion.checks import check_scalar, check_whole
 from kl_companion.monitor.doctor.checks import all_findings
-from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.findings import DoctorFinding, finding
+from kl_companion.monitor.doctor.lines import first_not_finite
 from kl_companion.monitor.doctor.probing import Probe
+from kl_companion.monitor.doctor.readings import words
 from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared, Examinable, Examined
+from kl_companion.monitor.doctor.subject import Declared, Examinable, Examined, NotFinite
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.whole_update import audited
 from kl_companion.monitor.doctor.world import Ids
@@ -22,7 +24,7 @@ from kl_companion.monitor.given import engine_of
 from kl_companion.monitor.mismatch import Engine
 
 _WIDTH = 80
-_MARKS = {"fine": "ok", "attention": "look", "wrong": "WRONG"}
+_MARKS = {"fine": "ok", "attention": "look", "unchecked": "?", "wrong": "WRONG"}
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,24 @@ class Diagnosis:
         return tuple(f for f in self.findings if f.level == "wrong")
 
     @property
+    def unchecked(self) -> tuple[DoctorFinding, ...]:
+        """Checks that matter and could not be made."""
+        return tuple(f for f in self.findings if f.level == "unchecked")
+
+    @property
     def healthy(self) -> bool:
-        """Whether nothing is to be mended, and the whole update was audited where that was asked for."""
-        return not self.wrong and not self.unread
+        """Whether nothing is wrong, and everything that was asked for could be checked."""
+        return self.status == 0
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 nothing is wrong, 1 something is, 3 something that matters could not be checked."""
+        return 1 if self.wrong else 3 if self.unchecked or self.unread else 0
 
     def __str__(self) -> str:
         lines = [self.headline, ""]
-        for finding in self.findings:
-            lines += _lines(finding)
+        for each in self.findings:
+            lines += _lines(each)
         if self.update is not None:
             lines += ["", str(self.update)]
         if self.unread:
@@ -66,6 +78,8 @@ class Diagnosis:
         """The result in one sentence."""
         looks = sum(f.level == "attention" for f in self.findings)
         more = f"; {_count(looks, 'thing')} to look at" if looks else ""
+        names = words([f.name for f in self.unchecked])
+        more += f"; could not check: {names}" if names else ""
         more += "; the whole update could not be audited" if self.unread else ""
         if not self.wrong:
             return f"{self.title}: nothing is wrong{more}."
@@ -76,6 +90,7 @@ class Diagnosis:
         return {
             "title": self.title,
             "healthy": self.healthy,
+            "status": self.status,
             "findings": [
                 {
                     "name": f.name,
@@ -207,6 +222,12 @@ def examine(
     subject: Examined, *, update: bool = True, progress: Callable[[str], None] | None = None
 ) -> Diagnosis:
     """Everything that is looked at, of any `Examined`; arguments as in `diagnose`."""
+    if isinstance(subject, ExaminedStep):
+        try:
+            subject.settle()
+        except NotFinite as error:
+            at = first_not_finite(subject.trace)
+            return Diagnosis(subject.title, (finding("loss.not-finite", at, value=error),))
     findings = all_findings(Probe(subject), progress)
     card, unread = None, ""
     if update:
@@ -214,4 +235,6 @@ def examine(
             card = audited(subject, progress)
         except ValueError as error:  # what is wrong may be what makes it impossible
             unread = str(error)
+    if isinstance(subject, ExaminedStep):
+        subject.state.restore()
     return Diagnosis(subject.title, findings, card, unread)

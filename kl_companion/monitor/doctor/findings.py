@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from kl_companion.monitor.doctor.tracing import Line
 
-Level = Literal["wrong", "attention", "fine"]
+Level = Literal["wrong", "unchecked", "attention", "fine"]
 
 
 class DoctorFinding(NamedTuple):
@@ -16,8 +16,8 @@ class DoctorFinding(NamedTuple):
 
     Attributes:
         name: What it is about, one word or two: "mask", "reference".
-        level: ``"wrong"``: the step does not do what it says; ``"attention"``: it does, and that is not what
-            one would expect; ``"fine"``.
+        level: ``"wrong"``: the step does not do what it says; ``"unchecked"``: that could not be measured;
+            ``"attention"``: the step does, and that is not what one would expect; ``"fine"``: measured.
         said: What was found, with its size.
         line: The line to mend; None where there is none, or where nothing is to be mended.
         instead: What to write there.
@@ -36,9 +36,9 @@ _DATA = tomllib.loads((files("kl_companion.monitor.doctor") / "findings.toml").r
 FAULTS: dict[str, str] = _DATA["faults"]
 
 
-def finding(key: str, line: Line | None = None, **gaps: Any) -> DoctorFinding:
+def finding(key: str, at: Line | None = None, /, **gaps: Any) -> DoctorFinding:
     """Return the finding ``name.what`` of findings.toml, with the gaps of its texts filled."""
     name, _, what = key.partition(".")
     row = _DATA[name][what]
     said, instead = (row.get(text, "").format(**gaps) for text in ("said", "instead"))
-    return DoctorFinding(name, row["level"], said, line, instead, row.get("fault", ""))
+    return DoctorFinding(name, row["level"], said, at, instead, row.get("fault", ""))

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.monitor.doctor.findings import DoctorFinding, finding
-from kl_companion.monitor.doctor.lines import call_line
+from kl_companion.monitor.doctor.lines import (
+    call_line,
+    clamp_lines,
+    formula_line,
+    graded_advantages,
+    source_of,
+)
 from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
+from kl_companion.monitor.doctor.readings import ABS, NOTHING, off_share, same, words
+from kl_companion.monitor.doctor.term_measurements import (
+    entropy_beside,
+    mixture,
+    of_log_ratios,
+    rises_with_ratio,
+    twice,
+)
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line, Trace
 
 _ALIKE = 1e-3  # of the gradient with another reference: log-probs in float32 are not alike to the last digit
-_NOTHING_ACTS = " Nor has anything else: if the step calls zero_grad() after backward(), leave that out."
+_NOTHING_ACTS = " Nor has anything else."
 _DIFFERENCES = ("sub", "rsub", "isub", "subtract", "kl_div", "mse_loss")
 _SUMS = (*_DIFFERENCES, "add", "radd", "iadd", "stack", "cat")
-_CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
+# what the code calls a divergence of whole distributions
+_CLAIMS = {"jensen_shannon": r"(?<![a-z])g?jsd?(?![a-z])|jensen"}
 
 
 def reference(probe: Probe) -> Iterator[DoctorFinding]:
@@ -36,6 +51,14 @@ def reference(probe: Probe) -> Iterator[DoctorFinding]:
         acts = probe.rewarded.completion.abs().max() > NOTHING
         line = trace.last([POLICY], ("detach",)) or call_line(probe, POLICY)
         yield finding("reference.detached", line, nothing_acts="" if acts else _NOTHING_ACTS)
+        return
+    if (
+        probe.step is not None
+        and off_share(probe.stale[0], probe.rewarded) > _ALIKE
+        and probe.plain.completion.abs().max() <= NOTHING
+    ):
+        level = "reference.sampler" if probe.takes_reference else "reference.sampler-only"
+        yield finding(level, trace.meeting(POLICY, "old log-probs"))
         return
     frozen = [f for f in trace.forwards if f.model == "policy" and not f.gradient and not f.base]
     frozen = frozen if _added(trace, (FROZEN, REFERENCE)) else []  # else it only weights advantages
@@ -76,59 +99,114 @@ def _subtracted(trace: Trace) -> bool:
 
 
 def alike(probe: Probe) -> Iterator[DoctorFinding]:
-    """Whether policy and reference are scored in the same way: where they are equal there is no KL."""
-    known = probe.form
-    placement = probe.placement
+    """Check that a reference which is equal to the policy leaves no gradient of a KL."""
+    known, placement = probe.form, probe.placement
     if not placement or (placement == "loss" and known is not None and known.name in ("k1", ABS)):
         return  # they have a gradient also where their value is 0
-    off = probe.alike.completion.abs().max().item()
-    if off <= _ALIKE * probe.plain.completion.abs().max().item() or not probe.reads_reference:
+    share = off_share(probe.alike, probe.plain)
+    if share <= _ALIKE or not probe.reads_reference:
         return
     meeting = probe.trace.meeting(POLICY, REFERENCE)
-    if placement == "loss" and known is not None and known.beside:
+    if (placement == "loss" and known is not None and known.beside) or entropy_beside(probe):
         yield finding("alike.beside")
-    elif placement != "loss":
-        yield finding(f"alike.{placement}", meeting)
+    elif placement == "whole":
+        yield finding("alike.whole", meeting, share=f"{share:.0%}")
+    elif placement == "reward":
+        line = graded_advantages(probe.trace)
+        yield finding("alike.reward-graded", line) if line else finding("alike.reward", meeting)
+    elif probe.one_coefficient(probe.alike):
+        yield finding("alike.formula", formula_line(probe), share=f"{share:.0%}")
     else:
         yield finding("alike.loss", call_line(probe, REFERENCE) or meeting)
 
 
 def form(probe: Probe) -> Iterator[DoctorFinding]:
-    """What the KL of one token is as a function of the log-ratio, and whether anything multiplies it."""
-    if not probe.placement:
-        return
-    if probe.placement == "whole":
-        name, t = probe.divergence
-        of = f"the exact {divergence_words(name)}" if name else "no known divergence"
-        sampled = probe.subject.declared.temperature
-        at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
-        yield finding("form.whole", of=of, at=at)
-        return
-    if not probe.reads_reference and probe.form is None:
+    """Name the KL of one token as a function of the log-ratio, and whether anything multiplies it."""
+    if not probe.placement or (not probe.reads_reference and probe.form is None):
         return  # what acts is no KL: said by `reference`
+    if probe.placement == "whole":
+        yield from _whole(probe)
+        return
     near, rewarded = probe.near, probe.near_rewarded
     meeting = probe.trace.meeting(POLICY, REFERENCE) or probe.trace.meeting((POLICY, FROZEN), REFERENCE)
     plain = (near.own - near.own[0])[1:]
     mixed = (rewarded.own - rewarded.own[0])[1:]
     if probe.placement == "loss" and not same(plain, mixed):
-        yield finding("form.times-advantage", probe.trace.meeting(REFERENCE, "advantages") or meeting)
+        yield _with_rewards(probe, meeting)
         return
-    found = probe.form
-    if found is None:
-        yield finding(f"form.unknown-{probe.placement}", meeting)
+    term = probe.form
+    if term is None:
+        yield _unknown(probe, meeting)
         return
-    if found.name == "k1" and not (found.exchanged or found.ratio) and probe.placement == "loss":
+    if term.name == "k1" and not (term.exchanged or term.ratio) and probe.placement == "loss":
         yield finding("form.k1-loss", meeting)
-    elif found.weight < 0:
+    elif not of_log_ratios(probe):
+        yield finding("form.probability", formula_line(probe))
+        return
+    elif term.weight < 0:
         line = probe.trace.meeting(REFERENCE, "advantages") or meeting
-        yield finding(f"form.sign-{probe.placement}", line, title=found.title)
-    elif found.exchanged:
-        or_sign = ", or the sign is wrong" if found.name == "k1" else ""
-        yield finding("form.exchanged", meeting, or_sign=or_sign, title=found.title)
+        yield finding(f"form.sign-{probe.placement}", line, title=term.title)
+    elif term.exchanged:
+        or_sign = ", or the sign is wrong" if term.name == "k1" else ""
+        yield finding("form.exchanged", meeting, or_sign=or_sign, title=term.title)
     else:
-        times = ", times a ratio that carries a gradient" if found.ratio else ""
-        yield finding("form.fine", title=found.title, times=times, placement=probe.placement)
+        times = ", times a ratio that carries a gradient" if term.ratio else ""
+        times += probe.scaled_by
+        yield finding("form.fine", title=term.title, times=times, placement=probe.placement)
     yield from _clipped(probe, meeting)
+
+
+def _whole(probe: Probe) -> Iterator[DoctorFinding]:
+    """Name the divergence whose gradient a whole distribution has, and compare it with the code's name."""
+    name, t = probe.divergence
+    sampled = probe.subject.declared.temperature
+    at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
+    words_of_it = f"the exact {divergence_words(name)}" if name else mixture(probe)
+    claimed = next((x for x, pattern in _CLAIMS.items() if re.search(pattern, source_of(probe), re.I)), "")
+    line = formula_line(probe)
+    if claimed and claimed != name:
+        what = words_of_it or "no divergence that is known"
+        yield finding("form.misnamed", line, claimed=divergence_words(claimed), of=what)
+    elif words_of_it:
+        yield finding("form.whole", of=words_of_it, at=at)
+    elif not rises_with_ratio(probe):
+        yield finding("form.no-divergence", line)
+    else:
+        yield finding("form.whole-unknown", line)
+
+
+def _with_rewards(probe: Probe, meeting: Line | None) -> DoctorFinding:
+    """Return the finding of a term in the loss that unequal rewards change."""
+    trace, delta = probe.trace, probe.near.delta
+    by_rewards = (probe.near_rewarded.own - probe.near.own).abs()
+    acts = by_rewards > 1e-6 * by_rewards.max()  # a clip takes the gradient of large ratios away
+    levels = by_rewards[acts].log() - delta[acts]
+    if len(levels) > 1 and levels.max() - levels.min() < 1e-3:
+        return finding("form.ratio-to-reference", trace.source("advantages", POLICY, REFERENCE) or meeting)
+    return finding("form.times-advantage", trace.meeting(REFERENCE, "advantages") or meeting)
+
+
+def _unknown(probe: Probe, meeting: Line | None) -> DoctorFinding:
+    """Return the finding of a term that is no estimator: what its coefficient does as the log-ratio grows."""
+    near, placement = probe.near, probe.placement
+    both = twice(probe)
+    if both is not None:
+        line = probe.trace.meeting(REFERENCE, "advantages") or meeting
+        return finding("form.twice", line, reward=both[0].title, loss=both[1].title)
+    order = near.delta.argsort()
+    delta, own = near.delta[order], near.own[order]
+    steps, least = own.diff(), 1e-4 * (own.max() - own.min())
+    flat = steps.abs() <= least
+    for side, inside in (("below", delta[1:] <= 0), ("above", delta[:-1] >= 0)):
+        if inside.any() and flat[inside].all() and not flat.all():
+            clamps = clamp_lines(probe.trace)
+            return finding("form.flat", clamps[-1] if clamps else formula_line(probe), side=side)
+    if placement == "loss" and (steps < -least).any():
+        at = delta[1:][steps < -least]
+        where = f"{at.min().item():.2g} to {at.max().item():.2g}"
+        return finding("form.away", formula_line(probe), where=where)
+    low, high = delta.min().item(), delta.max().item()
+    return finding(f"form.unknown-{placement}", formula_line(probe), low=low, high=high)
 
 
 def _clipped(probe: Probe, meeting: Line | None) -> Iterator[DoctorFinding]:
@@ -136,14 +214,10 @@ def _clipped(probe: Probe, meeting: Line | None) -> Iterator[DoctorFinding]:
     limits = probe.limits
     if not limits:
         return
-    found = probe.form
-    assert found is not None
-    dead = all(abs(limit.own) < 1e-9 * abs(found.weight) for limit in limits) and probe.placement == "loss"
+    term = probe.form
+    assert term is not None
+    dead = all(abs(limit.own) < 1e-9 * abs(term.weight) for limit in limits) and probe.placement == "loss"
     what = "its gradient is 0" if dead else "it is no longer what it is for small ones"
     where = words([f"{'below' if limit.delta < 0 else 'above'} {limit.delta:.2g}" for limit in limits])
-    clamps = [
-        op.line
-        for op in probe.trace.operations
-        if op.name in _CLAMPS and REFERENCE in op.all_origins and "advantages" not in op.all_origins
-    ]
+    clamps = clamp_lines(probe.trace)
     yield finding("clip.cut", clamps[-1] if clamps else meeting, where=where, what=what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,23 +12,28 @@ from kl_companion.monitor.doctor.readings import (
     NOTHING,
     ScoredRow,
     TermForm,
+    factor,
     fit_change,
     fit_divergence,
+    fit_reward,
     fit_slope,
     read_row,
     same,
     slope,
     value,
 )
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.subject import Examined, WorldGradients
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, SmallWorld, world
 
 ROW, POSITION = 3, 1  # the token whose reference is moved: inside an answer with an advantage
-_NEAR = (-1.5, -0.6, -0.2, 0.3, 0.8, 1.4)  # by which the reference's logit is moved
+NEAR = (-1.5, -0.6, -0.2, 0.3, 0.8, 1.4)  # by which the reference's logit is moved
 _FAR = (2.5, 4.5, 9.0, 14.0, 19.0, 26.0)
 _HALVINGS = 7  # of an interval at whose end a limit is
-_APART = 0.4
+SMALL = 0.4
+_CALLS = 4
+_TEMPERATURES = (0.5, 0.7, 1.5, 2.0, 3.0, 4.0)  # of a distillation
 
 
 class Curve(NamedTuple):
@@ -38,12 +43,14 @@ class Curve(NamedTuple):
         delta: Log-ratio of policy and reference there, [n].
         own: Coefficient of that token's score, [n].
         elsewhere: That of every other token: the largest change, [n].
+        before: Coefficient of the answer's token before it, [n].
         loss: The loss, [n].
     """
 
     delta: torch.Tensor
     own: torch.Tensor
     elsewhere: torch.Tensor
+    before: torch.Tensor
     loss: torch.Tensor
 
 
@@ -65,6 +72,64 @@ class Probe:
 
     subject: Examined
     _trace: Trace = field(default_factory=Trace)
+
+    @property
+    def step(self) -> ExaminedStep | None:
+        """The subject, if it is a step that keeps a state and whose seed can be set."""
+        return self.subject if isinstance(self.subject, ExaminedStep) else None
+
+    def run(self, *, trace: Trace | None = None, **changes: Any) -> WorldGradients:
+        """Run the subject on a world with these changes."""
+        return self.subject.run(self.world(**changes), trace=trace)
+
+    @cached_property
+    def reseeded(self) -> WorldGradients:
+        """Unequal rewards, and another seed."""
+        assert self.step is not None
+        self.step.seed += 1
+        try:
+            return self.run(rewards=REWARDS)
+        finally:
+            self.step.seed -= 1
+
+    @property
+    def random(self) -> bool:
+        """Whether the gradient depends on the seed."""
+        return self.step is not None and not same(self.rewarded.completion, self.reseeded.completion)
+
+    @cached_property
+    def rounded(self) -> tuple[WorldGradients, WorldGradients]:
+        """Equal and unequal rewards, with the casts to bfloat16 that the step makes."""
+        assert self.step is not None
+        self.step.exact = False
+        try:
+            return self.run(), self.run(rewards=REWARDS)
+        finally:
+            self.step.exact = True
+
+    @cached_property
+    def in_a_row(self) -> list[tuple[WorldGradients, float]]:
+        """Several calls with equal rewards, and the state that the step keeps."""
+        assert self.step is not None
+        return self.step.in_a_row([self.world()] * _CALLS)
+
+    @cached_property
+    def last_of_a_row(self) -> list[float | None]:
+        """The gradient after other calls, by that of the first: with a KL of 0, and with large ones."""
+        assert self.step is not None
+        out, base = [], self.world()
+        for apart in (0.0, 0.6, 30.0, -30.0):
+            between = self.world(apart=apart)
+            (first, _), *_, (last, _) = self.step.in_a_row([base, *[between] * (_CALLS - 2), base])
+            out.append(factor(first.completion, last.completion))
+        return out
+
+    @cached_property
+    def scores(self) -> torch.Tensor:
+        """Gradients of the sampled tokens' log-probs by the logits, [answers, seq, live]."""
+        rollout, t = self.world().rollout, self.temperature
+        sampled = torch.nn.functional.one_hot(rollout.tokens, self.policy_logits.shape[-1])
+        return (sampled - (self.policy_logits / t).softmax(-1)) / t * rollout.completion_mask.unsqueeze(-1)
 
     def world(self, **changes: object) -> SmallWorld:
         """A world with the subject's ids."""
@@ -145,16 +210,26 @@ class Probe:
         found = found or [r.temperature for r in self.rows(self.plain).values() if r and r.token >= 0]
         return sorted(found)[len(found) // 2] if found else self.subject.declared.temperature
 
-    def curve(self, moves: tuple[float, ...] = _NEAR, *, rewarded: bool = False, both: bool = False) -> Curve:
+    def curve(
+        self,
+        moves: tuple[float, ...] = NEAR,
+        *,
+        rewarded: bool = False,
+        both: bool = False,
+        lowered: float = 0.0,
+    ) -> Curve:
         """Move the reference's log-prob of one token; ``both``: where the policy's moves, with it."""
         rewards = REWARDS if rewarded else 0.0
-        delta, own, loss, gradients = [], [], [], []
+        delta, own, loss, gradients, before = [], [], [], [], []
         for by in moves:
-            at = self.world(bumped=(ROW, POSITION, by), apart=_APART, rewards=rewards, both=both)
+            at = self.world(
+                bumped=(ROW, POSITION, by), apart=SMALL, rewards=rewards, both=both, lowered=lowered
+            )
             found = self.subject.run(at)
             delta.append(self._log_ratio(at))
             row = self._coefficient(found, at)
             own.append(row)
+            before.append(self.coefficients(found)[ROW, POSITION - 1].item())
             loss.append(found.loss)
             gradients.append(found.completion)
         moved = (torch.stack(gradients) - gradients[0]).abs().amax(-1)
@@ -164,6 +239,7 @@ class Probe:
             torch.tensor(delta, dtype=torch.float64),
             torch.tensor(own, dtype=torch.float64),
             others.flatten(1).amax(-1),
+            torch.tensor(before, dtype=torch.float64),
             torch.tensor(loss, dtype=torch.float64),
         )
 
@@ -196,14 +272,14 @@ class Probe:
     def limits(self) -> tuple[CutPoint, ...]:
         """Where the KL term stops being what it is for small log-ratios, on either side; () if nowhere."""
         form = self.form
-        if form is None:
+        if form is None or self.scaled_by:
             return ()
 
         def off(moves: tuple[float, ...]) -> tuple[Curve, torch.Tensor]:
             seen = self.curve(moves)
             # what else acts there may depend on the policy's log-prob: it is seen at a small log-ratio
             alone = self.curve(moves, both=True)
-            wanted = self._wanted(seen.delta) + alone.own - self._wanted(alone.delta)
+            wanted = self.expected(seen.delta) + alone.own - self.expected(alone.delta)
             # exp(-log-ratio), which cancels in K3 times a ratio, is known to the accuracy of float32
             rounding = 1e-6 * abs(form.weight) * (-seen.delta).clamp(min=0).exp()
             return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + abs(form.weight)) + rounding
@@ -227,7 +303,7 @@ class Probe:
             limits.append(CutPoint(last[1], last[0]))
         return tuple(sorted(limits))
 
-    def _wanted(self, delta: torch.Tensor) -> torch.Tensor:
+    def expected(self, delta: torch.Tensor) -> torch.Tensor:
         """The coefficient that the form has at a log-ratio, up to a constant in the reward."""
         form = self.form
         assert form is not None
@@ -241,13 +317,14 @@ class Probe:
             return ""
         # what no reference changes, such as an entropy bonus, says nothing of the KL
         rest = self.elsewhere.completion if self.reads_reference else torch.zeros(())
-        row = read_row((self.plain.completion - rest)[ROW, POSITION], self._policy_logits[ROW, POSITION])
+        row = read_row((self.plain.completion - rest)[ROW, POSITION], self.policy_logits[ROW, POSITION])
         if row is not None and row.token < 0:
             return "whole"
         return "reward" if self._spreads(self.near) or self._spreads(self.near_rewarded) else "loss"
 
     @property
-    def _policy_logits(self) -> torch.Tensor:
+    def policy_logits(self) -> torch.Tensor:
+        """Of the world, [answers, seq, live]."""
         logits = self.world().rollout.logits
         assert logits is not None
         return logits
@@ -262,12 +339,49 @@ class Probe:
         return bool(curve.elsewhere.max() > 1e-7)
 
     @cached_property
+    def log_ratios(self) -> torch.Tensor:
+        """Of policy and reference at the sampled tokens, [answers, seq]."""
+        rollout, t = self.world().rollout, self.temperature
+        assert rollout.ref_logits is not None
+        pick = rollout.tokens.unsqueeze(-1)
+        both = [(x / t).log_softmax(-1).gather(-1, pick) for x in (self.policy_logits, rollout.ref_logits)]
+        return (both[0] - both[1]).squeeze(-1)
+
+    def coefficients(self, seen: WorldGradients) -> torch.Tensor:
+        """Of the sampled tokens' log-probs in the loss, [answers, seq]; of a gradient that scores them."""
+        squares = self.scores.square().sum(-1)
+        return (seen.completion * self.scores).sum(-1) / squares.clamp(min=NOTHING)
+
+    def one_coefficient(self, seen: WorldGradients) -> bool:
+        """Whether all tokens are scored with one coefficient, or one divided by the answer's length."""
+        inside = self.world().rollout.completion_mask.bool()
+        found = self.coefficients(seen)
+        if not same(found.unsqueeze(-1) * self.scores, seen.completion, 1e-4):
+            return False
+        lengths = inside.sum(-1, keepdim=True)
+        return any(same(x[inside], x[inside].mean(), 1e-4) for x in (found, found * lengths))
+
+    @property
+    def takes_reference(self) -> bool:
+        """Whether the step is given a reference."""
+        return self.step is not None and self.step.takes_reference
+
+    @cached_property
+    def scaled_by(self) -> str:
+        """For a sentence: whether a deviation divides rewards and KL together."""
+        if self.placement != "reward" or fit_change(self.near.delta, self.near.own) is not None:
+            return ""
+        form = self.form
+        assert form is not None
+        return f", {form.weight:.3g} of it for one of reward before advantages are shifted and scaled"
+
+    @cached_property
     def divergence(self) -> tuple[str, float]:
         """The divergence whose gradient a whole distribution has, "" for none, and at which temperature."""
         ref_logits = self.world().rollout.ref_logits
         assert ref_logits is not None
-        for t in (self.temperature, 1.0):
-            both = [x[ROW, POSITION] / t for x in (self._policy_logits, ref_logits)]
+        for t in dict.fromkeys((self.temperature, 1.0, *_TEMPERATURES)):
+            both = [x[ROW, POSITION] / t for x in (self.policy_logits, ref_logits)]
             name = fit_divergence(self.plain.completion[ROW, POSITION], *both)
             if name:
                 return name, t
@@ -279,5 +393,8 @@ class Probe:
         if self.placement == "loss":
             return fit_slope(self.near.delta, self.near.own, self.near.loss)
         if self.placement == "reward":
-            return fit_change(self.near.delta, self.near.own)
+            simple = fit_change(self.near.delta, self.near.own)
+            lengths = self.world().rollout.completion_mask.sum(-1).long()
+            found = self.coefficients(self.rewarded)
+            return simple or fit_reward(found, self.log_ratios, REWARDS, lengths)
         return None

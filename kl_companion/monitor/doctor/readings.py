@@ -7,7 +7,7 @@ row, y, T and c can be read off, and one number is left to tell it from the grad
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.estimators.vocabulary import f_divergence
+from kl_companion.monitor.doctor.subject import WorldGradients
 
 NOTHING = 1e-12
 _SAME = 1e-5  # relative: trainers compute advantages in float32
@@ -50,13 +51,11 @@ def _as_score(g: torch.Tensor, z: torch.Tensor, y: int) -> ScoredRow | None:
     others = [i for i in range(len(g)) if i != y]
     if not (g[others] * -g[y].sign() > 0).all():
         return None
-    temperatures = []
-    for i, j in combinations(others, 2):
-        apart = (g[i] / g[j]).log()
-        if abs(apart) < NOTHING:
-            return None
-        temperatures.append(((z[i] - z[j]) / apart).item())
-    t = sorted(temperatures)[len(temperatures) // 2]
+    ratios = (g[others[0]] / g[others[1:]]).log()
+    if (ratios.abs() < NOTHING).any():
+        return None
+    temperatures = (z[others[0]] - z[others[1:]]) / ratios
+    t = temperatures.sort().values[len(temperatures) // 2].item()
     if t <= 0:
         return None
     p = (z / t).softmax(-1)
@@ -116,7 +115,7 @@ def slope(name: str, delta: torch.Tensor, *, exchanged: bool = False, ratio: boo
     return found + out.detach() if ratio else found
 
 
-def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> TermForm | None:
+def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor | None) -> TermForm | None:
     """The estimator whose derivative is that of a term in the loss, up to a weight.
 
     Where there is none, one whose derivative it is up to a constant: another term scores the token too.
@@ -130,7 +129,7 @@ def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> T
     plain = [*_slopes(delta, found), *_slopes(delta, found, sign=-1)]
     for form in [*plain, *_slopes(delta, found, beside=True), *_slopes(delta, found, sign=-1, beside=True)]:
         h = form.weight * value(form.name, delta, exchanged=form.exchanged)
-        if same(h - h[0], loss - loss[0], _VALUES):
+        if loss is not None and same(h - h[0], loss - loss[0], _VALUES):
             return form
     # a gradient that no reference changes may be of any term: it is K1's where the value is K1's
     return next((form for form in plain if form.name != "k1" or form.ratio), None)
@@ -168,6 +167,62 @@ def fit_change(delta: torch.Tensor, found: torch.Tensor) -> TermForm | None:
     return None
 
 
+def fit_reward(
+    coefficients: torch.Tensor, delta: torch.Tensor, rewards: torch.Tensor, lengths: torch.Tensor
+) -> TermForm | None:
+    """The estimator that is taken off the rewards, whatever mean and deviation the advantages are given.
+
+    Advantages are a + b times the return of rewards minus weight times costs, with unknown a and b, where
+    a mean is taken off and a deviation divides; costs of an answer are summed, or those from a token on.
+
+    Args:
+        coefficients: Of the tokens' log-probs in the loss, [answers, seq].
+        delta: Log-ratios of policy and reference, [answers, seq].
+        rewards: [answers].
+        lengths: Of the answers, [answers].
+    """
+    inside = torch.arange(delta.shape[1]) < lengths.unsqueeze(-1)
+    earned = rewards.unsqueeze(-1).expand_as(delta)[inside]
+    ones = torch.ones_like(earned)
+    for scale, sign in product((torch.ones_like(rewards), lengths.double()), (1, -1)):
+        advantages = (-coefficients * scale.unsqueeze(-1))[inside]
+        for name, exchanged in product(_NAMES, (False, True)):
+            costs = (value(name, delta.flatten(), exchanged=exchanged).view_as(delta)) * inside
+            from_here = costs.flip(1).cumsum(1).flip(1)
+            for charged in (costs.sum(1, keepdim=True).expand_as(costs), from_here):
+                design = torch.stack([ones, advantages, sign * charged[inside]], 1)
+                solution = torch.linalg.lstsq(design, earned.unsqueeze(-1)).solution.squeeze(-1)
+                rest = (design @ solution - earned).abs().max()
+                if rest < 1e-4 and solution[1] > NOTHING and solution[2] > 1e-6:
+                    return TermForm(name, exchanged, sign * solution[2].item())
+    return None
+
+
+def fit_mixture(gradient: torch.Tensor, logits: torch.Tensor, ref_logits: torch.Tensor) -> str:
+    """Two registered divergences whose weighted sum has a row's gradient, in words; "" for none."""
+    gradients = {}
+    for name, divergence in DIVERGENCES.items():
+        z = logits.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            of = f_divergence(divergence, z.log_softmax(-1), ref_logits.log_softmax(-1))
+            (gradients[name],) = torch.autograd.grad(of, z)
+    pair = ("reverse_kl", "forward_kl")
+    design = torch.stack([gradients[name] for name in pair], 1)
+    weights = torch.linalg.lstsq(design, gradient.unsqueeze(-1)).solution.squeeze(-1)
+    if (weights > 0).all() and same(design @ weights, gradient):
+        share = (weights / weights.sum()).tolist()
+        return f"{share[0]:.3g} reverse KL + {share[1]:.3g} forward KL (up to a factor)"
+    return ""
+
+
+def fit_both(
+    delta: torch.Tensor, in_reward: TermForm | None, rest: torch.Tensor
+) -> tuple[TermForm, TermForm] | None:
+    """Both terms of a KL in reward and loss; None where the rest is the slope of no estimator."""
+    in_loss = [x for sign in (1, -1) for x in _slopes(delta, rest, sign=sign, beside=True)]
+    return None if in_reward is None or not in_loss else (in_reward, in_loss[0])
+
+
 def fit_divergence(gradient: torch.Tensor, logits: torch.Tensor, ref_logits: torch.Tensor) -> str:
     """The registered divergence that a row's gradient is that of, up to a positive weight; "" for none.
 
@@ -199,6 +254,27 @@ def _weight(wanted: torch.Tensor, found: torch.Tensor) -> float | None:
 def same(a: torch.Tensor, b: torch.Tensor, accuracy: float = _SAME) -> bool:
     """Whether two tensors agree, by default to the accuracy of a trainer in float32."""
     return bool((a - b).abs().max() <= accuracy * max(a.abs().max().item(), b.abs().max().item(), NOTHING))
+
+
+def off(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the largest entry of either."""
+    size = max(a.abs().max().item(), b.abs().max().item())
+    return (a - b).abs().max().item() / size if size > NOTHING else 0.0
+
+
+def off_share(part: WorldGradients, of: WorldGradients) -> float:
+    """Return the size of one gradient, relative to another one's."""
+    size = of.completion.abs().max().item()
+    return part.completion.abs().max().item() / size if size > NOTHING else float(part.completion.any())
+
+
+def factor(a: torch.Tensor, b: torch.Tensor) -> float | None:
+    """Return x with b = x a, to the accuracy of a trainer in float32; None if there is none."""
+    size = (a * a).sum().item()
+    if size <= NOTHING**2:
+        return None
+    x = (a * b).sum().item() / size
+    return x if same(x * a, b) else None
 
 
 def words(items: Sequence[str]) -> str:

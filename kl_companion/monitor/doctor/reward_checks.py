@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from kl_companion.monitor.doctor.findings import DoctorFinding, finding
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING
@@ -25,19 +23,11 @@ def direction(probe: Probe) -> Iterator[DoctorFinding]:
     if change.abs().max() <= max(_SAME * most, NOTHING):
         yield _without_effect(probe, nothing_acts=most <= NOTHING)
         return
-    rises = -(change * _scores(probe)).sum((-1, -2))  # of every answer's log-prob
+    rises = -(change * probe.scores).sum((-1, -2))  # of every answer's log-prob
     if ((REWARDS - REWARDS.mean()) * rises).sum() < 0:
         yield finding("rewards.minimized", _policy_part(probe))
     else:
         yield finding("rewards.fine")
-
-
-def _scores(probe: Probe) -> torch.Tensor:
-    """Return the gradients of the sampled tokens' log-probs by the logits, [answers, seq, live]."""
-    rollout, t = probe.world().rollout, probe.temperature
-    assert rollout.logits is not None
-    sampled = torch.nn.functional.one_hot(rollout.tokens, rollout.logits.shape[-1])
-    return (sampled - (rollout.logits / t).softmax(-1)) / t * rollout.completion_mask.unsqueeze(-1)
 
 
 def _without_effect(probe: Probe, *, nothing_acts: bool) -> DoctorFinding:

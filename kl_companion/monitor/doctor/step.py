@@ -3,149 +3,44 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import torch
 
 from kl_companion.auditing.reading.names import Read, read_name
 from kl_companion.checks import check_choice
+from kl_companion.monitor.doctor.double_precision import DoublePrecision
+from kl_companion.monitor.doctor.step_batch import StepBatch, is_known
+from kl_companion.monitor.doctor.step_state import StepState, seeded
 from kl_companion.monitor.doctor.subject import Declared, WorldGradients, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
-from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, forget, label
-from kl_companion.monitor.doctor.world import Ids, SmallWorld
+from kl_companion.monitor.doctor.tracing import (
+    POLICY,
+    REFERENCE,
+    WEIGHTS,
+    Line,
+    Trace,
+    current,
+    forget,
+    label,
+)
+from kl_companion.monitor.doctor.world import REWARDS, Ids, SmallWorld
+from kl_companion.monitor.doctor.world import world as world_of
 
 ALIGNMENTS = ("completion", "full", "shifted")
+LIVE_SIZES = (4, 12, 28, 60, 124, 252)  # tokens of the world, up to a vocabulary of 256
+NOTHING = 1e-12
+_TOO_SMALL = ("out of range", "out of bounds")  # of torch's topk, gather and index
 _MODELS = ("model", "policy", "actor", "student", "net", "policy_model", "actor_model")
 _REFERENCES = ("ref_model", "reference", "ref", "ref_policy", "reference_model", "teacher", "teacher_model")
-Advantages = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class StepBatch(dict[str, Any]):
-    """A batch of the small world by the names that trainers use; masks and log-probs as ``alignment`` says.
-
-    Args:
-        world: The answers.
-        alignment: ``"completion"``: [batch, seq], as TRL and verl have them; ``"full"``: one entry for every
-            input id; ``"shifted"``: one for every input id but the first, which it scores.
-        temperature: By which the samplers' logits are divided.
-        per_token: Whether advantages are [batch, seq] like the mask, and not [batch].
-        advantages: What makes them of rewards [batch] and the completion mask [batch, seq]; minus the mean
-            by default.
-    """
-
-    def __init__(
-        self,
-        world: SmallWorld,
-        alignment: str,
-        temperature: float,
-        per_token: bool,
-        advantages: Advantages | None,
-    ) -> None:
-        self.world, self.alignment, self.per_token = world, alignment, per_token
-        self.asked: set[str] = set()  # names that were read
-        layout = world.layout()
-        ids, mask = layout.input_ids, layout.attention_mask
-        self.prompt_length = layout.prompt_ids.shape[1]
-        super().__init__(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            labels=layout.labels,
-            prompt_ids=layout.prompt_ids,
-            prompt_mask=layout.prompt_mask,
-            prompt_length=self.prompt_length,
-            num_items_in_batch=int(layout.completion_mask.sum()),
-            answers_in_batch=len(ids),
-        )
-        rollout = world.rollout
-        assert rollout.ref_logits is not None
-        assert rollout.rewards is not None
-        self._roles: dict[str, Any] = {
-            "completion_mask": self._aligned(layout.completion_mask),
-            "tokens": layout.completion_ids,
-            "behavior_logp": self._aligned(world.scored(world.sampler_logits, temperature)),
-            "ref_logp": self._aligned(world.scored(rollout.ref_logits, temperature)),
-            "rewards": rollout.rewards[world.batch],
-            "lengths": layout.completion_mask.sum(-1),
-            "num_tokens": int(layout.completion_mask.sum()),
-            "group_size": len(ids),
-            "batch_size": len(ids),
-            "max_length": layout.completion_ids.shape[1],
-            "prompt_index": torch.zeros(len(ids), dtype=torch.int64),
-        }
-        rewards = self._roles["rewards"]
-        if advantages is not None:
-            self["advantages"] = advantages(rewards, layout.completion_mask).double()
-        else:
-            each = rewards - rewards.mean()
-            mask = self._roles["completion_mask"]
-            self["advantages"] = each.unsqueeze(-1) * mask if per_token else each
-
-    def _aligned(self, x: torch.Tensor) -> torch.Tensor:
-        more = {"completion": 0, "full": self.prompt_length, "shifted": self.prompt_length - 1}
-        return torch.cat([x.new_zeros(len(x), more[self.alignment]), x], 1)
-
-    def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
-        return super().__getitem__(name)
-
-    def __missing__(self, name: str) -> Any:
-        found = read_name(name)
-        role = found.role if isinstance(found, Read) else ""
-        if role not in self._roles:
-            known = ", ".join(dict.fromkeys([*self, *self._roles]))
-            raise ValueError(
-                f"the step asked the batch for {name!r}, which the doctor does not know: expected one of "
-                f"{known}, by these names or by those that the audit reads"
-            )
-        advantages = role == "rewards" and "adv" in name.lower()
-        self[name] = self["advantages"] if advantages else self._roles[role]
-        return self[name]  # the same tensor when it is asked for again
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name; the default for one that is not known."""
-        known = name in self
-        return self[name] if known else default
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name) or not isinstance(name, str):
-            return super().__contains__(name)
-        found = read_name(name)
-        return isinstance(found, Read) and found.role in self._roles
-
-    def to(self, *_: Any, **__: Any) -> StepBatch:
-        """Itself: it is where it has to be."""
-        return self
-
-    def rows(self, rows: list[int]) -> StepBatch:
-        """Some of its answers, in the same rectangle: what a micro-batch is."""
-        part = StepBatch.__new__(StepBatch)
-        part.world, part.alignment, part.per_token = self.world, self.alignment, self.per_token
-        part.prompt_length, part.asked = self.prompt_length, set()
-        count = len(self._roles["lengths"])
-
-        def cut(given: dict[str, Any]) -> dict[str, Any]:
-            return {name: x[rows] if _of_answers(x, count) else x for name, x in given.items()}
-
-        dict.__init__(part, cut(self))  # advantages were made of the whole group
-        part._roles = cut(self._roles)
-        part._roles |= {"num_tokens": int(part._roles["lengths"].sum()), "batch_size": len(rows)}
-        return part
 
 
 def _is_of_rewards(name: str) -> bool:
     reading = read_name(name)
     return isinstance(reading, Read) and reading.role == "rewards"
-
-
-def _of_answers(x: Any, count: int) -> bool:
-    return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == count
 
 
 class ExaminedStep:
@@ -186,18 +81,93 @@ class ExaminedStep:
                 f"{self.title} has the parameters {', '.join(_parameters(step)) or '(none)'}, expected a "
                 "model and a batch: step(model, batch), or step(model, ref_model, batch)"
             )
-        self._per_token: bool | None = None
         self.reads_rewards = False
+        self.state = StepState(step)
+        self.seed, self.exact = 0, True
+        self.casts: list[Line] = []
+        self._per_token = False
+        self._names: list[str] = []
+        self.keeps_model = self._settled = False
+
+    def settle(self) -> None:
+        """Find out what the step needs: advantages of which shape, names, a vocabulary of which size.
+
+        Raises:
+            ValueError, RuntimeError: of the step itself, where no choice makes it run.
+        """
+        failure: Exception | None = None
+        self.trace = trace = Trace()
+        for live, self._per_token in product(LIVE_SIZES, (False, True)):
+            self.ids = self.ids.with_live(live) if live > len(self.ids.live) else self.ids
+            trace.forget()
+            try:
+                self.run(world_of(self.ids, rewards=REWARDS), trace=trace)
+                break
+            except RuntimeError as error:
+                failure = failure or error
+                if self._per_token and not any(word in str(failure) for word in _TOO_SMALL):
+                    raise failure from None
+        else:
+            raise failure or RuntimeError("no world is large enough")
+        self._settled = True
+        self.keeps_model = self.state.holds_module(REFERENCE not in self._order)
+        asked = max((op.result[-1] for op in trace.operations if op.name == "topk" and op.result), default=0)
+        large = [live for live in LIVE_SIZES if live > asked]
+        if asked >= len(self.ids.live) and large:
+            self.ids = self.ids.with_live(large[0])
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
     ) -> WorldGradients:
         """See `Examined`; a part's gradient counts by the share of the answers in it."""
-        policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE)
-        given = {POLICY: policy, REFERENCE: reference}
+        self.state.restore()
+        return self._seen(world, self._models(world), parts, trace)
+
+    @property
+    def takes_reference(self) -> bool:
+        """Whether one of its parameters is a reference."""
+        return REFERENCE in self._order
+
+    def in_a_row(self, worlds: Sequence[SmallWorld]) -> list[tuple[WorldGradients, float]]:
+        """Call the step several times with the state that it keeps; equal worlds share their models.
+
+        Returns:
+            For each call its gradients, and which part of the way to the policy the reference's weights have
+            gone after it.
+        """
+        self.state.restore()
+        out: list[tuple[WorldGradients, float]] = []
+        before: SmallWorld | None = None
+        for world in worlds:
+            if world is not before:
+                models, before = self._models(world), world
+                table = models[REFERENCE].model.completion
+                start = table.detach().clone()
+                way = (models[POLICY].model.completion.detach() - start).abs().max()
+            gradients = self._seen(world, models, 1, None)
+            out.append((gradients, ((table.detach() - start).abs().max() / way.clamp(min=NOTHING)).item()))
+        return out
+
+    def _models(self, world: SmallWorld) -> dict[str, TinyModel]:
+        """Return the models of a run; where the step keeps a copy of its first one, that is the reference."""
+        models = {POLICY: TinyModel(world, POLICY), REFERENCE: TinyModel(world, REFERENCE).eval()}
+        if self.keeps_model:
+            with seeded(self.seed):
+                self._called(world, {POLICY: TinyModel(world, REFERENCE)}, 1)
+        return models
+
+    def _seen(
+        self, world: SmallWorld, models: dict[str, TinyModel], parts: int, trace: Trace | None
+    ) -> WorldGradients:
+        policy, reference = models[POLICY], models[REFERENCE]
+
+        narrow = DoublePrecision(self.casts) if self.casts or not self._settled else nullcontext()
 
         def loss() -> torch.Tensor | None:
-            return self._called(world, given, parts)
+            for x in reference.model.parameters():
+                label(x, WEIGHTS)
+            with seeded(self.seed), narrow if self.exact else nullcontext():
+                return self._called(world, models, parts)
 
         before = None if self.reference is None else self.reference.forward
         if self.reference is not None:
@@ -211,30 +181,34 @@ class ExaminedStep:
                     self.reference.forward = before  # type: ignore[assignment]
 
     def _called(self, world: SmallWorld, models: dict[str, Any], parts: int) -> torch.Tensor | None:
-        if self._per_token is None:
+        """Call the step; a name that it misses in a copy of the batch is in the next one."""
+        while True:
             try:
-                self._per_token = False
-                return self._called(world, models, parts)
-            except RuntimeError:  # advantages of another shape than the step's
-                self._per_token = True
+                return self._loss(world, models, parts)
+            except KeyError as error:
+                name = error.args[0] if error.args else None
+                if not isinstance(name, str) or name in self._names or not is_known(name):
+                    raise
+                self._names.append(name)
                 forget()
-                try:
-                    return self._called(world, models, parts)
-                except RuntimeError:
-                    self._per_token = False  # something else is wrong: let the step say it
-                    forget()
-                    return self._called(world, models, parts)
+
+    def _loss(self, world: SmallWorld, models: dict[str, Any], parts: int) -> torch.Tensor | None:
         made = getattr(self.step, "advantages", None)
-        batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token, made)
-        chunks = [list(x) for x in torch.arange(len(world.batch)).chunk(parts)]
-        losses = []
-        for rows in chunks:
-            part = batch if parts == 1 else batch.rows([int(i) for i in rows])
+        batch = StepBatch(
+            world, self.alignment, self.declared.temperature, self._per_token, made, self._names
+        )
+        losses: list[torch.Tensor | None] = []
+        for rows in torch.arange(len(world.batch)).chunk(parts):
+            if losses and not self.keeps_model:
+                self.state.restore()
+            part = batch if parts == 1 else batch.rows(rows.tolist())
             _label(part)
             given = [{**models, "batch": part}[kind] for kind in self._order]
             part.asked.clear()
             losses.append(scalar_of(self.step(*given), self.title))
+            trace = current()
             self.reads_rewards |= any(_is_of_rewards(name) for name in part.asked)
+            self.reads_rewards |= trace is not None and trace.reads("advantages")
         kept = [x for x in losses if x is not None]
         if not kept:
             return None

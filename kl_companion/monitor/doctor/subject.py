@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from kl_companion.monitor.doctor.gradients import Arrival, RecordedGradients
 from kl_companion.monitor.doctor.tiny_model import Body
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import Ids, SmallWorld
@@ -40,6 +41,10 @@ class Declared(NamedTuple):
     accumulate: int = 1
 
 
+class NotFinite(ValueError):
+    """A loss that is not a finite number."""
+
+
 class WorldGradients(NamedTuple):
     """What one run on a world gave.
 
@@ -50,6 +55,7 @@ class WorldGradients(NamedTuple):
         prompt, beyond, stray: Sums of absolute gradients by its predictions of prompt tokens, after the end
             of an answer, and where something else was seen than an answer's prefix.
         reference: The same by the reference's logits.
+        arrival: What of the gradient reaches an optimizer.
     """
 
     loss: float
@@ -58,6 +64,7 @@ class WorldGradients(NamedTuple):
     beyond: float
     stray: float
     reference: float
+    arrival: Arrival = Arrival()
 
 
 @runtime_checkable
@@ -109,10 +116,9 @@ def seen(
     Raises:
         ValueError: a loss that is not a finite number; a step that exits.
     """
-    for body in (policy, reference):
-        body.zero_grad(set_to_none=True)
+    gradients = RecordedGradients(policy, reference)
     try:
-        with nullcontext() if trace is None else trace, _backward_noted() as called:
+        with gradients, nullcontext() if trace is None else trace, _backward_noted() as called:
             value = loss()
     except SystemExit as error:  # a status of the user's own would pass for a diagnosis
         raise ValueError(
@@ -124,22 +130,23 @@ def seen(
         value = torch.stack([x.detach().double().sum() for x in called]).sum()
     if value is not None:
         if not torch.isfinite(value):
-            raise ValueError(f"the loss of the small world is {value.item()}, expected a finite number")
-        if value.requires_grad:
-            value.backward()
+            raise NotFinite(f"the loss of the small world is {value.item()}, expected a finite number")
+        if value.requires_grad and not called:
+            with gradients:
+                value.backward()
 
     def size(x: torch.Tensor) -> float:
-        return 0.0 if x.grad is None else x.grad.abs().sum().item()
+        return gradients.of(x).abs().sum().item()
 
-    grad = policy.completion.grad
     others = [] if reference is policy else [size(x) for x in reference.parameters()]
     return WorldGradients(
         0.0 if value is None else value.item(),
-        torch.zeros_like(policy.completion, device="cpu") if grad is None else grad.detach().cpu().clone(),
+        gradients.of(policy.completion).cpu(),
         size(policy.prompt),
         size(policy.beyond),
         size(policy.stray),
         sum(others),
+        gradients.arrival(),
     )
 
 

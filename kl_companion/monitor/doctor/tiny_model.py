@@ -88,7 +88,7 @@ class Body(nn.Module):
         other = torch.linspace(-size, size, live, dtype=torch.float64)
         self.completion = nn.Parameter(logits.detach().clone().double())
         self.prompt = nn.Parameter(other.repeat(1, longest, 1))
-        self.beyond = nn.Parameter(other.flip(0).repeat(rows, seq + 1, 1))
+        self.beyond = nn.Parameter((1 + world.outside) * other.flip(0).repeat(rows, seq + 1, 1))
         self.stray = nn.Parameter(0.3 * other.repeat(1, 1, 1))
         self.adapters_off = False
         self.base: torch.Tensor
@@ -159,6 +159,7 @@ class Body(nn.Module):
                     lines[0],
                     lines[-1],
                     tuple(strays),
+                    self.training,
                 )
             )
         return hidden

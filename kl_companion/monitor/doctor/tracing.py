@@ -23,9 +23,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 POLICY, REFERENCE, FROZEN = "policy", "reference", "policy without gradient"
+WEIGHTS = "the reference's weights"
 _LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib", "functools")
 _WRAPPERS = {"trl": ("trainer/utils.py", "extras/profiling.py", "kernels/chunked_logprob.py")}
-_OWN, _HERE, _MODEL = str(Path(__file__).parent), "tracing.py", "tiny_model.py"
+_COPIES = ("to", "cuda", "cpu", "detach", "clone", "float", "double", "contiguous", "get")
+_OWN, _MODEL = str(Path(__file__).parent), "tiny_model.py"
+# modules of the doctor that torch calls on the way of the trainer's own calls
+_HOOKS = ("tracing.py", "gradients.py", "double_precision.py")
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
 
@@ -55,6 +59,9 @@ class Operation(NamedTuple):
         result: Shape of what came out, None if that is no tensor.
         made: Which tensor that is, by a number.
         reduces: One number came out of several.
+        call: The outermost line of the trainer's code that led there.
+        value: What came out.
+        graded: How many of the inputs carry a gradient.
     """
 
     name: str
@@ -63,6 +70,9 @@ class Operation(NamedTuple):
     result: torch.Size | None
     made: int
     reduces: bool
+    call: Line | None = None
+    value: torch.Tensor | None = None
+    graded: int = 0
 
     @property
     def all_origins(self) -> frozenset[str]:
@@ -81,6 +91,7 @@ class Forward(NamedTuple):
         scoring: It belongs to what is done once for a batch, before the loss.
         call: The outermost line of the trainer's that led there: which of several calls of one helper.
         strays: What was seen besides an answer's own prompt and its tokens, in words; () if nothing.
+        training: Whether the model was in training mode.
     """
 
     model: str
@@ -90,6 +101,7 @@ class Forward(NamedTuple):
     line: Line | None
     call: Line | None
     strays: tuple[str, ...]
+    training: bool = False
 
 
 class Trace(TorchFunctionMode):
@@ -100,6 +112,7 @@ class Trace(TorchFunctionMode):
         forwards: Forward passes of the tiny models.
         scoring: Whether what follows is done once for a batch, before the loss.
         merged: Where adapters were put into the policy's weights.
+        moved: Where the reference's weights were changed.
     """
 
     def __init__(self) -> None:
@@ -107,6 +120,7 @@ class Trace(TorchFunctionMode):
         self.operations: list[Operation] = []
         self.forwards: list[Forward] = []
         self.merged: Line | None = None
+        self.moved: Line | None = None
         self.scoring = False
         self._paused = False
         self._origins: dict[int, frozenset[str]] = {}
@@ -141,6 +155,9 @@ class Trace(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if args and name.endswith("_") and self._origins.get(id(args[0])) == {WEIGHTS} and not self._paused:
+            self.moved = self.moved or trainer_line()
         self._note(getattr(func, "__name__", "").strip("_"), [*args, *(kwargs or {}).values()], out)
         return out
 
@@ -156,10 +173,33 @@ class Trace(TorchFunctionMode):
         for x in results:
             self._set(x, origins | self._origins.get(id(x), frozenset()))
             self._made_of.setdefault(id(x), set()).update(map(id, inputs))
-        line = trainer_line()
-        if name != "get" and line is not None:  # no attribute, and not the doctor's own
-            reduces = any(x.numel() > 1 for x in inputs) and results[0].numel() == 1
-            self.operations.append(Operation(name, of, line, results[0].shape, id(results[0]), reduces))
+        lines = [*trainer_lines()]
+        if name != "get" and lines:  # no attribute, and not the doctor's own
+            first = results[0]
+            reduces = any(x.numel() > 1 for x in inputs) and first.numel() == 1
+            self.operations.append(
+                Operation(
+                    name,
+                    of,
+                    lines[0],
+                    first.shape,
+                    id(first),
+                    reduces,
+                    lines[-1],
+                    first,
+                    sum(x.requires_grad for x in inputs),
+                )
+            )
+
+    def forget(self) -> None:
+        """Drop what was noted so far: it was an attempt that failed."""
+        self.operations.clear()
+        self.forwards.clear()
+        self.merged = None
+
+    def reads(self, origin: str) -> bool:
+        """Whether an operation other than a copy reads something of this origin."""
+        return any(origin in op.all_origins and op.name not in _COPIES for op in self.operations)
 
     def keep_what_made(self, *losses: torch.Tensor) -> None:
         """Forget the operations that no loss is made of: what a trainer only logs."""
@@ -197,6 +237,26 @@ class Trace(TorchFunctionMode):
             op.line for op in self.operations if holds(op.all_origins) and not any(map(holds, op.origins))
         )
 
+    def source(self, factor: str, *origins: str) -> Line | None:
+        """The line where the origins meet, of what is multiplied by something of another origin later on."""
+        for op in self.operations:
+            if factor in op.all_origins and set(origins) <= op.all_origins:
+                of, todo = {op.made}, [op.made]
+                while todo:
+                    new = self._made_of.get(todo.pop(), set()) - of
+                    of |= new
+                    todo += new
+                wanted = set(origins)
+                return _first(
+                    x.line
+                    for x in self.operations
+                    if x.made in of
+                    and wanted <= x.all_origins
+                    and factor not in x.all_origins
+                    and not any(wanted <= y for y in x.origins)
+                )
+        return None
+
     def last(self, origins: Iterable[str], names: Iterable[str] = ()) -> Line | None:
         """The last line with an operation of one of these names on something of one of these origins."""
         of, named = set(origins), set(names)
@@ -228,9 +288,7 @@ def forget() -> None:
     """What a trace that is entered has noted so far was an attempt that failed."""
     trace = current()
     if trace is not None:
-        trace.operations.clear()
-        trace.forwards.clear()
-        trace.merged = None
+        trace.forget()
 
 
 @contextmanager
@@ -269,7 +327,7 @@ def trainer_lines(*, through_model: bool = False) -> Iterator[Line]:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_OWN):
-            if not file.endswith(_HERE) and not (through_model and file.endswith(_MODEL)):
+            if not file.endswith(_HOOKS) and not (through_model and file.endswith(_MODEL)):
                 return
         elif not file.startswith("<") and not _in_library(file):
             yield Line(file, frame.f_lineno)

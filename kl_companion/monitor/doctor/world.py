@@ -43,6 +43,11 @@ class Ids(NamedTuple):
         """The smallest vocabulary that holds them."""
         return max(self.pad, *self.live, *self.digits) + 1
 
+    def with_live(self, count: int) -> Ids:
+        """Return ids of a world with that many tokens, the further ones above all others."""
+        more = range(self.size, self.size + count - len(self.live))
+        return self._replace(live=(*self.live, *more))
+
 
 class PaddedAnswers(NamedTuple):
     """Answers as a trainer holds them: prompts padded on the left, completions on the right.
@@ -83,11 +88,15 @@ class SmallWorld:
             sampled.
         ids: The ids of its tokens.
         order: Which answers a batch holds, by their numbers; each once by default.
+        padding: Columns of padding on the left of all prompts and on the right of all answers.
+        outside: By which part the models' logits after the end of an answer are larger.
     """
 
     rollout: Rollout
     ids: Ids
     order: tuple[int, ...] = ()
+    padding: tuple[int, int] = (0, 0)
+    outside: float = 0.0
 
     @classmethod
     def of(cls, rollout: Rollout, ids: Ids) -> SmallWorld:
@@ -137,16 +146,17 @@ class SmallWorld:
         return logits if older is None else older
 
     def scored(self, logits: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Log-probs of the tokens of a batch under logits [answers, seq, live], [batch, seq]; 0 outside."""
+        """Log-probs of the tokens of a batch under logits [answers, seq, live]; 0 outside, and on padding."""
         chosen = self.rollout.tokens.unsqueeze(-1)
         logp = (logits.detach().double() / temperature).log_softmax(-1).gather(-1, chosen).squeeze(-1)
-        return logp.masked_fill(~self.rollout.completion_mask.bool(), 0.0)[self.batch]
+        logp = logp.masked_fill(~self.rollout.completion_mask.bool(), 0.0)[self.batch]
+        return torch.nn.functional.pad(logp, (0, self.padding[1]))
 
     def layout(self) -> PaddedAnswers:
         """Its answers in a rectangle."""
         prompts, answers = [self.prompt(i) for i in self.rows], [self.answer(i) for i in self.rows]
-        longest = max(len(prompts[i]) for i in {*self.batch})
-        width = self.rollout.tokens.shape[1]
+        longest = max(len(prompts[i]) for i in {*self.batch}) + self.padding[0]
+        width = self.rollout.tokens.shape[1] + self.padding[1]
         left = [([self.ids.pad] * longest + x)[-longest:] for x in prompts]
         seen = [([0] * longest + [1] * len(x))[-longest:] for x in prompts]
         right = [x + [self.ids.pad] * (width - len(x)) for x in answers]
@@ -169,6 +179,11 @@ def world(
     rewards: torch.Tensor | float = 0.0,
     bumped: tuple[int, int, float] | None = None,
     both: bool = False,
+    sampled: tuple[int, int, float] | None = None,
+    lowered: float = 0.0,
+    order: tuple[int, ...] = (),
+    padding: tuple[int, int] = (0, 0),
+    outside: float = 0.0,
 ) -> SmallWorld:
     """The world of the probes: six answers of two to four tokens, one of them cut off.
 
@@ -180,8 +195,13 @@ def world(
         bumped: (row, position, by): the log-ratio of the token that is sampled there falls by about
             that much; the reference's logit is higher, or where that is not enough the policy's lower.
         both: Where the policy's is moved so, the reference's is moved with it: the log-ratio stays.
+        sampled: (row, position, by): the sampler's logit of the token there is higher by that much.
+        lowered: By how much both models' logits of the bumped token are lower.
+        order: Which answers a batch holds, by their numbers.
+        padding: Columns of padding on the left of all prompts and on the right of all answers.
+        outside: By which part the models' logits after the end of an answer are larger.
     """
-    shape = (*_ANSWERS.shape, LIVE)
+    shape = (*_ANSWERS.shape, len(ids.live))
     logits = _waves(shape, 1.1, 0.8)
     ref_logits = logits + _waves(shape, 0.7, apart)
     if bumped is not None:
@@ -189,7 +209,12 @@ def world(
         at = (row, position, int(_ANSWERS[row, position]))
         further = max(by - _ENOUGH, 0.0)
         ref_logits[at] += -further if both else min(by, _ENOUGH)
-        logits[at] -= further
+        logits[at] -= further + lowered
+        ref_logits[at] -= lowered
+    behavior_logits = logits + _waves(shape, 1.7, stale) if stale or sampled is not None else None
+    if sampled is not None and behavior_logits is not None:
+        row, position, by = sampled
+        behavior_logits[row, position, int(_ANSWERS[row, position])] += by
     mask = torch.tensor([[float(t < n) for t in range(shape[1])] for n in _LENGTHS], dtype=torch.float64)
     given = rewards if isinstance(rewards, torch.Tensor) else torch.full((len(_LENGTHS),), rewards)
     return SmallWorld(
@@ -198,8 +223,11 @@ def world(
             mask,
             logits,
             ref_logits,
-            behavior_logits=logits + _waves(shape, 1.7, stale) if stale else None,
+            behavior_logits=behavior_logits,
             rewards=given.double(),
         ),
         ids,
+        order,
+        padding,
+        outside,
     )

@@ -62,8 +62,11 @@ def test_a_form_that_is_wrong(kl, fault, said):
 
 def test_a_term_that_is_no_estimator():
     (found,) = form(probe(step_of(lambda logp, ref: (logp - ref) ** 4)))
-    assert found.level == "attention"
-    assert found.said == "The KL term in the loss is no estimator that the doctor knows."
+    assert found.level == "unchecked"
+    assert found.said.startswith(
+        "Could not check the form of the KL: the term in the loss has the gradient of no"
+    )
+    assert "grows with the log-ratio from -" in found.said
 
 
 def in_reward(sign, cost, detached=True):
@@ -94,16 +97,16 @@ def test_a_reward_that_is_normalized_after_its_cost():
         return -by_answer(((rewards - rewards.mean()) / rewards.std()).unsqueeze(-1) * logp, mask)
 
     (found,) = form(probe(step))
-    assert found.level == "attention"
-    assert found.said.endswith(", or what it is taken off is divided by a standard deviation.")
+    assert found.level == "fine"
+    assert found.said.startswith("The KL of a token is K1, 1 of it for one of reward before advantages are")
 
 
 def test_a_reward_that_is_differentiated():
     at = probe(in_reward(-1, lambda logp, ref: logp - ref, detached=False))
     (found,) = alike(at)
-    assert found.level == "attention"
-    assert "the log-probs in the reward are not detached" in found.said
-    assert found.instead == "compute costs in the reward with logp.detach()"
+    assert found.level == "wrong"
+    assert "The KL in the reward carries a gradient" in found.said
+    assert found.line.text == "return -by_answer((rewards - rewards.mean()).unsqueeze(-1) * logp, mask)"
 
 
 def test_advantages_that_multiply_the_kl():
@@ -187,8 +190,8 @@ def test_a_kl_without_a_gradient():
         model.zero_grad()
         return loss.item()
 
-    (found,) = reference(probe(cleared))
-    assert found.said.endswith("if the step calls zero_grad() after backward(), leave that out.")
+    (found,) = reference(probe(cleared))  # gradients are read when they are computed
+    assert found.level == "fine"
 
 
 def test_a_reference_that_is_the_policy():

@@ -148,8 +148,11 @@ def test_a_gradient_that_is_zeroed_last():
         loss.backward()
         model.zero_grad()
 
-    _, found = rewards_of(step)
-    assert (found.level, found.fault) == ("wrong", "rewards-idle")
+    diagnosis, found = rewards_of(step)
+    assert (found.level, found.said) == ("fine", "Better answers become more likely.")
+    (zeroed,) = [x for x in diagnosis.findings if x.name == "arrival"]
+    assert (zeroed.level, zeroed.line) == ("attention", None)
+    assert "no optimizer has read them" in zeroed.said
 
 
 def test_a_step_without_a_policy_part():

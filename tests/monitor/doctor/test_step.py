@@ -1,98 +1,17 @@
-"""A step's batch under all three alignments, by hand; how a step is called, and what is refused."""
+"""How a step is called, what it is given, and what is refused."""
+
+import copy
 
 import pytest
 import torch
 
-from kl_companion.monitor.doctor.step import ALIGNMENTS, ExaminedStep, StepBatch
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, Ids, world
 
 WORLD = world(rewards=REWARDS, stale=0.1)
 PROMPT, SEQ = 4, 4
 LENGTHS = [2, 2, 3, 4, 4, 3]
-BEFORE = {"completion": 0, "full": PROMPT, "shifted": PROMPT - 1}
-
-
-def batch(alignment="completion", temperature=1.0, per_token=False, advantages=None):
-    return StepBatch(WORLD, alignment, temperature, per_token, advantages)
-
-
-def log_probs(logits, temperature):
-    """Of the sampled tokens, 0 behind the end: [6, 4]."""
-    out = torch.zeros(6, SEQ, dtype=torch.float64)
-    for i, n in enumerate(LENGTHS):
-        for t in range(n):
-            scores = (logits[i, t] / temperature).exp()
-            out[i, t] = (scores[WORLD.rollout.tokens[i, t]] / scores.sum()).log()
-    return out
-
-
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
-def test_masks_and_log_probs_are_aligned(alignment):
-    found, zeros = batch(alignment, 0.7), [0] * BEFORE[alignment]
-    mask = [zeros + [1] * n + [0] * (SEQ - n) for n in LENGTHS]
-    assert found["completion_mask"].tolist() == mask
-    for name, logits in (("old_log_probs", "behavior_logits"), ("ref_log_probs", "ref_logits")):
-        wanted = log_probs(getattr(WORLD.rollout, logits), 0.7)
-        wanted = torch.cat([torch.zeros(6, len(zeros), dtype=torch.float64), wanted], 1)
-        torch.testing.assert_close(found[name], wanted)
-
-
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
-def test_ids_and_labels_are_of_prompt_and_answer(alignment):
-    found = batch(alignment)
-    assert found["input_ids"][1].tolist() == [1, 6, 5, 7, 4, 1, 1, 1]
-    assert found["attention_mask"][1].tolist() == [0, 1, 1, 1, 1, 1, 0, 0]
-    assert found["labels"][1].tolist() == [-100] * 4 + [4, 1, -100, -100]
-    assert found["position_ids"][1].tolist() == [0, 0, 1, 2, 3, 4, 4, 4]
-    assert found["prompt_ids"].shape == found["prompt_mask"].shape == (6, PROMPT)
-    assert (found["prompt_length"], found["num_items_in_batch"], found["answers_in_batch"]) == (4, 18, 6)
-
-
-def test_names_that_trainers_use():
-    found = batch()
-    assert found["response_mask"] is found["loss_mask"]
-    assert found["response_mask"].tolist() == found["completion_mask"].tolist()
-    assert found.completion_ids.tolist() == WORLD.layout().completion_ids.tolist()
-    assert found["scores"].tolist() == REWARDS.tolist()
-    assert found["advantages"].tolist() == pytest.approx((REWARDS - REWARDS.mean()).tolist())
-    assert found["adv"] is found["advantages"]
-    assert found["response_lengths"].tolist() == LENGTHS
-    assert found.to("cuda").get("nothing") is None
-    assert found.get("nothing", 3) == 3
-    assert found.get("rewards").tolist() == REWARDS.tolist()
-    assert "ref_logprobs" in found
-    assert "nothing" not in found
-    assert 3 not in found
-    with pytest.raises(AttributeError):
-        _ = found._private
-
-
-def test_advantages_for_every_token_or_made_by_the_step():
-    found = batch("shifted", per_token=True)
-    each = (REWARDS - REWARDS.mean()).unsqueeze(-1)
-    torch.testing.assert_close(found["advantages"], each * found["completion_mask"])
-    made = batch(advantages=lambda rewards, mask: rewards.unsqueeze(-1) * mask)
-    torch.testing.assert_close(made["advantages"], REWARDS.unsqueeze(-1) * WORLD.layout().completion_mask)
-
-
-def test_a_part_of_a_batch_keeps_what_is_of_the_whole():
-    part = batch().rows([1, 3])
-    assert part["input_ids"].tolist() == batch()["input_ids"][[1, 3]].tolist()
-    assert part["advantages"].tolist() == batch()["advantages"][[1, 3]].tolist()
-    assert part["old_log_probs"].equal(batch()["old_log_probs"][[1, 3]])
-    assert (part["num_items_in_batch"], part["num_tokens"], part["batch_size"]) == (18, 6, 2)
-    assert part["group_size"] == 6
-
-
-def test_a_name_that_is_not_known():
-    with pytest.raises(
-        ValueError, match="asked the batch for 'foo', which the doctor does not know"
-    ) as error:
-        batch()["foo"]
-    listed = str(error.value).split("expected one of ")[1].split(", by these")[0].split(", ")
-    assert {"input_ids", "completion_mask", "old_log_probs"} - {*listed} == {"old_log_probs"}
-    assert len(listed) == len({*listed})
 
 
 def first_token(model, batch):
@@ -136,6 +55,7 @@ def per_token(model, ref_model, inputs):
 
 def test_a_step_is_given_advantages_in_the_shape_that_it_takes():
     subject = ExaminedStep(per_token)
+    subject.settle()
     with Trace() as trace:
         pass
     seen = subject.run(WORLD, trace=trace)
@@ -143,7 +63,7 @@ def test_a_step_is_given_advantages_in_the_shape_that_it_takes():
     assert len(trace.forwards) == 1  # the attempt that failed is forgotten
     broken = ExaminedStep(lambda model, batch: torch.ones(2) + torch.ones(3))
     with pytest.raises(RuntimeError, match="must match the size"):
-        broken.run(WORLD)
+        broken.settle()
 
 
 def test_a_reference_that_the_step_holds_is_lent():
@@ -200,3 +120,82 @@ def test_ids_of_the_steps_own():
 def test_functions_with_other_parameters_are_refused(step, said):
     with pytest.raises(ValueError, match=said):
         ExaminedStep(step)
+
+
+def test_a_step_that_copies_its_batch_is_given_the_names_that_it_misses():
+    def step(model, batch):
+        batch = {k: v.to("cpu") for k, v in batch.items()}
+        logits = model(batch["input_ids"], batch["attention_mask"]).logits[:, batch["prompt_length"] - 1 : -1]
+        logp = logits.log_softmax(-1).gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+        terms = -torch.exp(logp - batch["old_logps"]) * batch["advantages"].unsqueeze(-1)
+        return (terms * batch["response_mask"]).sum(-1).mean()
+
+    assert ExaminedStep(step).run(WORLD).completion.abs().sum() > 0
+    broken = ExaminedStep(lambda model, batch: dict(batch)["foo"])
+    with pytest.raises(KeyError, match="foo"):
+        broken.run(WORLD)
+
+
+def test_a_world_grows_to_what_the_code_asks_for():
+    def top(model, batch, k):
+        return model(batch["input_ids"], batch["attention_mask"]).logits.log_softmax(-1).topk(k).values.sum()
+
+    sizes = {}
+    for k in (2, 4, 20):
+        subject = ExaminedStep(lambda model, batch, k=k: top(model, batch, k))
+        subject.settle()
+        sizes[k] = len(subject.ids.live)
+    assert sizes == {2: 4, 4: 12, 20: 28}  # so that there is a rest beside the top
+    with pytest.raises(RuntimeError, match="out of range"):
+        ExaminedStep(lambda model, batch: top(model, batch, 500)).settle()
+
+
+def test_every_run_starts_from_the_same_state_and_seed():
+    state = {"beta": 1.0}
+
+    def step(model, batch):
+        state["beta"] *= 0.5
+        noise = torch.rand(())
+        return state["beta"] * noise * first_token(model, batch)
+
+    subject = ExaminedStep(step)
+    first, again = (subject.run(WORLD).completion for _ in range(2))
+    assert first.equal(again)
+    in_a_row = [gradients.completion for gradients, _ in subject.in_a_row([WORLD] * 3)]
+    torch.testing.assert_close(in_a_row[2], in_a_row[0] / 4)
+    subject.seed = 1
+    assert not subject.run(WORLD).completion.equal(first)
+
+
+KEPT = None
+
+
+def test_a_reference_that_the_step_keeps_from_its_first_call_is_the_reference():
+    def step(model, batch):
+        global KEPT
+        if KEPT is None:
+            KEPT = copy.deepcopy(model)
+        logits = [m(batch["input_ids"], batch["attention_mask"]).logits[:, PROMPT - 1] for m in (model, KEPT)]
+        mine, theirs = (x.log_softmax(-1)[:, 2] for x in logits)
+        return (mine - theirs.detach()).pow(2).sum()
+
+    subject = ExaminedStep(step)
+    subject.settle()
+    assert subject.run(world(apart=0.0)).completion.abs().max() < 1e-9
+    near, far = (subject.run(world(apart=x)).completion.abs().max() for x in (0.5, 1.0))
+    assert 0 < 1.5 * near < far
+    subject.state.restore()
+    assert KEPT is None
+
+
+def test_casts_are_left_out_and_noted():
+    def narrow(model, batch):
+        logits = model(batch["input_ids"], batch["attention_mask"]).logits[:, PROMPT - 1]
+        logp = logits.to(torch.bfloat16).log_softmax(-1).gather(-1, batch["completion_ids"][:, :1])
+        return -(batch["advantages"] * logp.squeeze(-1).half()).mean()
+
+    subject = ExaminedStep(narrow)
+    torch.testing.assert_close(subject.run(WORLD).completion, expected_first_token())
+    assert [line.text.count("bfloat16") for line in subject.casts] == [1, 0]
+    subject.exact = False
+    assert (subject.run(WORLD).completion - expected_first_token()).abs().max() > 1e-5

@@ -1,6 +1,7 @@
 """Rows of all answers, and policies that are called: the same gradient as the loss of a padded batch."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,9 @@ def gradient(loss, rollout):
 @pytest.mark.parametrize("case", CASES)
 def test_a_loss_has_the_gradient_of_the_same_loss_of_padded_answers(case):
     rollout, text = probe(), CASES[case]
-    loss = as_loss(pasted_loss(text["text"]))(rollout)
-    torch.testing.assert_close(gradient(loss, rollout), gradient(plain(text["plain"], rollout), rollout))
+    loss, expected = as_loss(pasted_loss(text["text"]))(rollout), plain(text["plain"], rollout)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient(loss, rollout), gradient(expected, rollout))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("packed")])
@@ -102,10 +104,16 @@ def test_unclear_keys_of_a_batch_are_named_with_what_they_may_be():
 
 
 def test_rows_of_a_classifier_are_the_tokens_of_the_policy():
-    text = "loss = F.cross_entropy(student_logits, labels) + F.softmax(teacher_logits, dim=1).sum()"
+    text = (
+        "loss = F.kl_div(student_logits.log_softmax(1), F.softmax(teacher_logits, 1), reduction='batchmean')"
+    )
     rollout = probe()
+    mask = rollout.completion_mask.clone()
+    mask[:, 1] *= mask[:, 2] == 0  # the second of three tokens is a tool's
+    rollout = replace(rollout, completion_mask=mask)
     loss = as_loss(pasted_loss(text))(rollout)
-    expected = -(rollout.logp * rollout.completion_mask).sum() / rollout.completion_mask.sum()
+    p, q = rollout.logits.softmax(-1), rollout.ref_logits.softmax(-1)
+    expected = ((q * (q / p).log()).sum(-1) * mask).sum() / mask.sum()
     torch.testing.assert_close(gradient(loss, rollout), gradient(expected, rollout))
 
 

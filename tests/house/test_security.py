@@ -29,8 +29,9 @@ ALLOWED = {
         "exec_module",
     ): 1,  # `audit file.py:function`: the user's own file, as --help says
     ("kl_companion/auditing/repair/patches.py", "exec"): 1,  # a term of this package, before it is printed
-    # `audit -`: the user's own text, as --help says; and the imports that are there without its asking
-    ("kl_companion/auditing/reading/sources.py", "exec"): 2,
+    # `audit -`: the user's own text, as --help says
+    ("kl_companion/auditing/reading/sources.py", "exec"): 1,
+    ("kl_companion/auditing/reading/helpers.py", "exec"): 1,  # imports that a pasted text may leave out
     # functions of the divergences, printed by this package when the book was built
     ("book/kl_book/paste/divergences.py", "exec"): 1,
     ("kl_companion/frameworks/blocks.py", "exec"): 1,  # a part of a function of a release

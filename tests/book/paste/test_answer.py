@@ -71,6 +71,20 @@ def distill(student_logits, teacher_logits, mask):
     p, q = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
     return (F.kl_div(p, q, reduction="none", log_target=True).sum(-1) * mask).sum(-1).mean()
 """
+FRAGMENT = """
+logps = self._get_per_token_logps(self.model, inputs["input_ids"], inputs["attention_mask"])
+with torch.no_grad():
+    ref = self._get_per_token_logps(self.ref_model, inputs["input_ids"], inputs["attention_mask"])
+kept = (inputs["input_ids"][:, 1:] != tokenizer.pad_token_id).float()
+loss = (beta_of_the_script * (logps - ref) ** 2 * inputs["completion_mask"]).sum(-1).mean() + 0.0 * kept.sum()
+(loss / accumulation_steps).backward()
+optimizer.step()
+"""
+ROWS = """
+def kd(student_out, teacher_out, labels, T=2.0):
+    soft = F.kl_div(F.log_softmax(student_out / T, 1), F.softmax(teacher_out / T, 1), reduction="batchmean")
+    return 0.5 * soft * T**2 + 0.5 * F.cross_entropy(student_out, labels)
+"""
 UNKNOWN = "def f(x_logps, y_logps, beta):\n    return beta * (x_logps - y_logps) ** 2 / 2\n"
 SAME = {
     "K3": {"code": K3, "want": "reverse_kl"},
@@ -84,6 +98,8 @@ SAME = {
     "whole distributions": {"code": LOGITS},
     "at a temperature": {"code": HOT},
     "two likeliest": {"code": TOP, "want": "forward_kl"},
+    "not in the text": {"code": FRAGMENT, "set": "beta_of_the_script=0.5"},
+    "rows": {"code": ROWS, "map": "student_out=logits, teacher_out=ref_logits"},
     "mapped": {"code": UNKNOWN, "map": "x_logps=logp, y_logps=ref_logp", "set": "beta=0.5"},
 }
 REFUSED = {

@@ -133,7 +133,7 @@ class FunctionText:
             yield
         finally:
             for name in names:
-                del there[name]
+                there.pop(name, None)
 
     def passed_on(self, name: str) -> bool:
         """Whether it is only an argument of a method, or of a function that is not in its file."""

@@ -140,6 +140,10 @@ def _sorted_out(text: FunctionText, settings: Chosen, roles: Mapping[str, str]) 
             sorts.tensors.append(p.name)
         elif p.default is None and _is_supplied(p.name):
             sorts.optional.append(p.name)
+    if not (sorts.tensors or sorts.models):  # one that is passed on may hold everything
+        alone = [name for name, value in sorts.fixed.items() if isinstance(value, Bystander)]
+        fixed = {n: v for n, v in sorts.fixed.items() if n not in alone}
+        return sorts._replace(tensors=alone, fixed=fixed)
     return sorts
 
 

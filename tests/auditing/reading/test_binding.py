@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from kl_companion import audit
+from kl_companion import audit, kl_loss
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.probing import probe
 from kl_companion.auditing.reading.signatures import UnclearNames
@@ -122,3 +122,9 @@ def test_a_helper_that_is_given_logits_leaves_them_without_a_line_of_no_effect()
     card = str(audit(pasted_loss(case), scale=1.0))
     assert "gather_token_log_probs" in card
     assert "no effect" not in card
+
+
+def test_a_single_parameter_that_is_passed_on_is_the_rollout():
+    rollout = probe()
+    only_passed = as_loss(lambda r: kl_loss(r, "k2"))
+    torch.testing.assert_close(only_passed(rollout), kl_loss(rollout, "k2"))

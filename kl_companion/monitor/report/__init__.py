@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING
 from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
-    from kl_companion.monitor.logs.run_folder import MonitoredRun as MonitoredRun
-    from kl_companion.monitor.logs.run_folder import read_run as read_run
-    from kl_companion.monitor.logs.sentences import RunVerdict as RunVerdict
     from kl_companion.monitor.report.advice import headline as headline
     from kl_companion.monitor.report.advice import run_verdicts as run_verdicts
     from kl_companion.monitor.report.advice import worst as worst

@@ -103,7 +103,7 @@ class Model:
 
     @property
     def owner(self) -> str:
-        """Whose model it is now."""
+        """The owner of its numbers, a key of `OWNERS`; the reference inside another adapter."""
         own = next(o for o in OWNERS if self._reading.role == f"{PREFIX[o]}outputs")
         return "reference" if self._base else own
 
@@ -160,10 +160,10 @@ class HelperFunction:
             return self._settings.running().of("rewards", names[0])
         owner = _owner_of_results(names, [*args, *kwargs.values()])
         if owner:
-            said = f"{HELPER}, whose results are read as {OWNERS[owner]}'s"
+            words = f"{HELPER}, whose results are read as {OWNERS[owner]}'s"
             title = self.__name__ if owner == "policy" else f"{self.__name__} ({owner})"
             running, keys = self._settings.running, self._settings.keys
-            own = Model(Read(title, f"{PREFIX[owner]}outputs", said), running, keys)
+            own = Model(Read(title, f"{PREFIX[owner]}outputs", words), running, keys)
             model = next((x for x in args if isinstance(x, Model) and x.owner == owner), own)
             try:
                 return model.results(method, names)

@@ -131,7 +131,7 @@ def is_of_training(name: str) -> bool:
 
 
 class Surroundings:
-    """What a loss reads and its text does not define: attributes of its trainer, or names of its file.
+    """Attributes of a trainer, or names of a file, that a loss reads and its text does not define.
 
     Args:
         settings: What the reader sets.

@@ -9,13 +9,7 @@ from inspect import Parameter
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.batches import read_model
-from kl_companion.auditing.reading.construction import (
-    OPTIONS,
-    Chosen,
-    callable_of,
-    is_of_training,
-    too_many,
-)
+from kl_companion.auditing.reading.construction import OPTIONS, Chosen, callable_of, is_of_training, too_many
 from kl_companion.auditing.reading.groups import GroupSize, group_size_of
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE
 from kl_companion.auditing.reading.names import OWNED, owner_of_model, read_name

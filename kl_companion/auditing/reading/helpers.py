@@ -7,8 +7,9 @@ estimator of a KL only where the call names it, and a reduction that differs fro
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -94,12 +95,13 @@ HELPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def usual_imports() -> dict[str, Any]:
+@cache
+def usual_imports() -> Mapping[str, Any]:
     """Return what a text may read without importing it."""
     names: dict[str, Any] = {}
     exec(_IMPORTS, names)
     del names["__builtins__"]
-    return names
+    return MappingProxyType(names)
 
 
 def lend(module: ModuleType, tree: ast.AST) -> None:

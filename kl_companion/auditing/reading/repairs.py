@@ -128,7 +128,7 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
 def _by_use(roles: Sequence[str], name: str, text: str) -> Sequence[str]:
     """Return roles of what is done with a name where the text shows it: a softmax is of logits."""
     patterns = [(re.compile(pattern.format(name=re.escape(name))), use) for pattern, use in _PATTERNS["used"]]
-    uses = [(found.start(), use) for pattern, use in patterns if (found := pattern.search(text))]
+    uses = [(match.start(), use) for pattern, use in patterns if (match := pattern.search(text))]
     if not (uses and roles):
         return roles
     owners = dict.fromkeys(r.removesuffix(next(q for q in (*_ENDS, r) if r.endswith(q))) for r in roles)

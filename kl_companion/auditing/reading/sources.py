@@ -173,8 +173,8 @@ def _until_backward(code: str, tree: ast.Module) -> str:
         calls = [(node, loss) for node in ast.walk(line) if (loss := _differentiated(node)) is not None]
         if calls:
             node, loss = calls[0]
-            kept = "\n".join(code.splitlines()[: _end(line)]) + "\n"
-            return _edited(kept, [(node, f"return {ast.unparse(loss)}")])
+            lines = "\n".join(code.splitlines()[: _end(line)]) + "\n"
+            return _edited(lines, [(node, f"return {ast.unparse(loss)}")])
     return code
 
 
@@ -244,17 +244,17 @@ def _last(tree: ast.Module) -> str:
 def _free(tree: ast.Module) -> list[str]:
     """Return the names that lines read before they make them, in order; of functions only models."""
     called = {x.func.id for x in ast.walk(tree) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)}
-    known = {name for name in called if not owner_of_model(name, called=True)}
-    known |= {*dir(builtins), *usual_imports(), *HELPERS} - {"input"}
+    defined = {name for name in called if not owner_of_model(name, called=True)}
+    defined |= {*dir(builtins), *usual_imports(), *HELPERS} - {"input"}
     free: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):
         if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Load) or id(node) in augmented):
-            free |= {} if node.id in known else {node.id: None}
+            free |= {} if node.id in defined else {node.id: None}
         elif isinstance(node, ast.alias):
-            known.add((node.asname or node.name).partition(".")[0])
+            defined.add((node.asname or node.name).partition(".")[0])
         elif isinstance(node, ast.Name | ast.arg):
-            known.add(node.id if isinstance(node, ast.Name) else node.arg)
+            defined.add(node.id if isinstance(node, ast.Name) else node.arg)
     return list(free)
 
 

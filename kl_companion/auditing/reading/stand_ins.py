@@ -79,7 +79,7 @@ class Absent:
 
 
 class Bystander(Absent):
-    """What takes part in training and not in the loss, and of which numbers may be read by their names.
+    """An object of training, such as a tokenizer, that takes no part in a loss but for its usual numbers.
 
     Args:
         name: ``"tokenizer"``.

@@ -210,8 +210,8 @@ def _assignments(code: CodeType) -> list[tuple[range, str, list[str]]]:
 def _is_others(function: ast.expr) -> bool:
     """Whether a function is neither of torch nor of Python nor a method of a tensor."""
     path = ast.unparse(function).split(".")
-    known = {"torch", "F", "nn", "math", "np", "super", *dir(builtins)}
-    return path[0] not in known and not (path[1:] and hasattr(torch.Tensor, path[-1]))
+    common = {"torch", "F", "nn", "math", "np", "super", *dir(builtins)}
+    return path[0] not in common and not (path[1:] and hasattr(torch.Tensor, path[-1]))
 
 
 def _unchanged(node: ast.expr) -> ast.expr:

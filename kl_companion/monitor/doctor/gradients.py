@@ -95,9 +95,9 @@ class RecordedGradients:
             self._since_step = new if self._since_step is None else self._since_step + new
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        held = {id(x) for group in optimizer.param_groups for x in group["params"]}
+        updated = {id(x) for group in optimizer.param_groups for x in group["params"]}
         self._weights = [x.detach().clone() for x in self._tables]
-        if id(self._policy.completion) in held:
+        if id(self._policy.completion) in updated:
             self._arrivals.append(self._compared(trainer_line(), 1))
             self._last, self._since_step = self._policy.completion.grad, None
             self._last = None if self._last is None else self._last.detach().clone()
@@ -108,12 +108,12 @@ class RecordedGradients:
                 x.copy_(before)
 
     def _compared(self, line: Line | None, steps: int) -> Arrival:
-        made, grad = self._since_step, self._policy.completion.grad
-        if made is None or not made.any():
+        computed, grad = self._since_step, self._policy.completion.grad
+        if computed is None or not computed.any():
             return Arrival(steps)
         if grad is None:
             return Arrival(steps, 0.0, True, line)
-        scale = ((grad * made).sum() / (made * made).sum()).item()
+        scale = ((grad * computed).sum() / (computed * computed).sum()).item()
         least = _PARALLEL * grad.abs().max()
-        leftover = self._last is not None and bool((grad - made - self._last).abs().max() <= least)
-        return Arrival(steps, scale, bool((grad - scale * made).abs().max() <= least), line, leftover)
+        leftover = self._last is not None and bool((grad - computed - self._last).abs().max() <= least)
+        return Arrival(steps, scale, bool((grad - scale * computed).abs().max() <= least), line, leftover)

@@ -124,10 +124,7 @@ def precision(probe: Probe) -> Iterator[DoctorFinding]:
     if probe.step is None or not probe.step.casts:
         return
     rounded, exact = probe.rounded, (probe.plain, probe.rewarded)
-    worst = max(
-        (x for x in zip(rounded, exact, strict=True)), key=lambda x: off(x[0].completion, x[1].completion)
-    )
-    size = off(worst[0].completion, worst[1].completion)
+    size = max(off(x.completion, y.completion) for x, y in zip(rounded, exact, strict=True))
     level = "wrong" if size > _ROUNDED else "look"
     yield finding(f"precision.{level}", probe.step.casts[0], size=f"{size:.2g}")
 

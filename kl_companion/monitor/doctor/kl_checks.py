@@ -100,14 +100,14 @@ def _subtracted(trace: Trace) -> bool:
 
 def alike(probe: Probe) -> Iterator[DoctorFinding]:
     """Check that a reference which is equal to the policy leaves no gradient of a KL."""
-    known, placement = probe.form, probe.placement
-    if not placement or (placement == "loss" and known is not None and known.name in ("k1", ABS)):
+    kl_form, placement = probe.form, probe.placement
+    if not placement or (placement == "loss" and kl_form is not None and kl_form.name in ("k1", ABS)):
         return  # they have a gradient also where their value is 0
     share = off_share(probe.alike, probe.plain)
     if share <= _ALIKE or not probe.reads_reference:
         return
     meeting = probe.trace.meeting(POLICY, REFERENCE)
-    if (placement == "loss" and known is not None and known.beside) or entropy_beside(probe):
+    if (placement == "loss" and kl_form is not None and kl_form.beside) or entropy_beside(probe):
         yield finding("alike.beside")
     elif placement == "whole":
         yield finding("alike.whole", meeting, share=f"{share:.0%}")

@@ -36,7 +36,7 @@ def tables() -> dict[str, str]:
 
 def ledger() -> dict[str, str]:
     """Verdict, texts and errors to three digits of every claim, a file for each source."""
-    from kl_book.ledger.claims import CLAIMS, register, run
+    from kl_book.ledger.claims import register, run
     from kl_book.ledger.claims.standard import TOLERANCE
 
     texts: dict[str, str] = {}
@@ -47,7 +47,7 @@ def ledger() -> dict[str, str]:
             error = evidence[name]
             known = error is not None and error > TOLERANCE
             evidence[name] = f"{error:.3g}" if known else None if error is None else "rounding"
-        entry = {**row._asdict(), "how": CLAIMS[row.id].how, "verdict": verdict.verdict, **evidence}
+        entry = {**row.place, "how": row.how, "verdict": verdict.verdict, **evidence}
         file = f"{row.source}.txt"
         texts[file] = texts.get(file, "") + _lines({k: v for k, v in entry.items() if v not in (None, "")})
     return texts

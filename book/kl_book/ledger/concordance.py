@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.rows import register
 from kl_book.ledger.claims.standard import VERDICTS
-from kl_book.ledger.claims.statements import register
 from kl_book.ledger.claims.texts import plain, rows_as_texts
 from kl_book.ledger.concordance_works import OUTSIDE, by_date, date_of, name_of
 from kl_companion.checks import check_choice, unknown_name

@@ -11,10 +11,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kl_book.ledger.claims.checks import CLAIMS
 from kl_book.ledger.claims.definitions import definition
-from kl_book.ledger.claims.ledger import CLAIMS, checks
+from kl_book.ledger.claims.ledger import checks
 from kl_book.ledger.claims.page import anchor
-from kl_book.ledger.claims.same import others
+from kl_book.ledger.claims.rows import others
 from kl_book.ledger.claims.standard import NAMES, VERDICTS
 from kl_book.ledger.claims.texts import Found, letters, plain, rows_as_texts
 

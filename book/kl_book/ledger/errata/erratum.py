@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from kl_book.ledger.claims.statements import register
+from kl_book.ledger.claims.rows import register
 from kl_companion.checks import check_choice, unknown_name
 
 CONSEQUENCES = {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import (
     calibrated,
     contributions,
@@ -24,7 +27,6 @@ from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, field, kl_gradient, log_ratio, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.updates import binary, population_mean, regularized
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 SIZE = 16  # answers per prompt in the source
@@ -57,7 +59,7 @@ def _steps(tau: float, beta: float) -> torch.Tensor:
 
 
 @claim("ZCPO-fig2-zero")
-def coefficients_that_sum_to_zero_do_not_make_the_update_zero() -> Evidence:
+def coefficients_that_sum_to_zero_do_not_make_the_update_zero() -> Iterator[Found]:
     """The scores that they weigh differ."""
     errors = []
     for problem in (binary(p) for p in trees()):
@@ -68,11 +70,11 @@ def coefficients_that_sum_to_zero_do_not_make_the_update_zero() -> Evidence:
         errors.append(apart(joint.sum(-1), 0.0))
         total = contributions(problem, index[active], slopes).sum((1, 2)).flatten(1).norm(dim=-1)
         errors.append(violation(1e-6 - float(total.max())))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-fig2-onlynoise")
-def what_the_exact_kl_takes_away() -> Evidence:
+def what_the_exact_kl_takes_away() -> Iterator[Found]:
     """Of the value, the noise of the token alone; of the update of a bandit, all that the KL adds."""
     inside = []
     for problem in trees():
@@ -87,23 +89,13 @@ def what_the_exact_kl_takes_away() -> Evidence:
         by_sample, by_exact = (field(x, problem) for x in (log_ratio(problem), mean_drift(problem)))
         inside.append(apart(by_sample, kl_gradient(problem)))
         lost.append(relative(by_exact, by_sample))
-    return Evidence(
-        worst([*inside, *lost]),
-        inside=worst(inside),
-        unit="relative difference",
-        condition="it is said of the value of the coefficient, and not of the update that it weights",
-        given="stated in section 4: the two coefficients have different expected updates in general",
-        counterexample=(
-            f"{len(lost)} bandits: $k_1$ times the score has the mean of the gradient of the KL, the exact "
-            f"KL times the score has mean 0: {max(lost):.0%} of the update is taken away along with the noise"
-        ),
-        practice="An exact KL as the coefficient of a score is no regularizer of a single token. To save the "
-        "noise, differentiate the exact KL in the loss instead.",
+    yield from each_form(
+        worst([*inside, *lost]), inside=worst(inside), number_of_lost=len(lost), max_lost=max(lost)
     )
 
 
 @claim("ZCPO-C-open")
-def at_the_sampler_every_gate_is_open() -> Evidence:
+def at_the_sampler_every_gate_is_open() -> Iterator[Found]:
     """All ratios are 1, and the slope of the surrogate is minus the coefficient."""
     errors = []
     for problem in (p._replace(behavior_logits=None) for p in stale()):
@@ -113,11 +105,11 @@ def at_the_sampler_every_gate_is_open() -> Evidence:
         errors += [apart(ratio, 1.0), apart(gates(ratio, rewards[..., None]), 1.0)]
         slopes = surrogate_slopes(problem, index, rewards)
         errors.append(apart(slopes, -rewards[..., None] * problem.completion_mask[index]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-C-bounded")
-def both_normalizations_are_bounded() -> Evidence:
+def both_normalizations_are_bounded() -> Iterator[Found]:
     """|A|/std is at most (G - 1)/sqrt G with the sample deviation, and one right answer of G reaches it."""
     within, corrected, largest = [], [], []
     for size in (2, 4, SIZE):
@@ -135,21 +127,7 @@ def both_normalizations_are_bounded() -> Evidence:
         drift = torch.zeros_like(several)
         corrected.append(violation(float(calibrated(several, drift, 0.0).abs().max()) - 1.0 - 1e-12))
         largest.append(bound)
-    return Evidence(
-        share_of_cases(within),
-        worst(corrected),
-        unit="share of cases",
-        condition="the size of the group is not bounded",
-        correction=(
-            "Both are bounded in groups of one size: $|A_i|/s_q$ by 1, an advantage divided by the sample "
-            r"standard deviation by $(G-1)/\sqrt G$."
-        ),
-        counterexample=f"groups of {SIZE}, as in the source: no rewards give more than {largest[-1]:.2f}",
-        practice=(
-            f"The largest advantages differ by a factor of {largest[-1]:.2f} at most in groups of {SIZE}, "
-            "where one answer alone is right or wrong."
-        ),
-    )
+    yield from each_form(share_of_cases(within), worst(corrected), SIZE=SIZE, largest_1=largest[-1])
 
 
 def _spread(size: int, power: int) -> torch.Tensor:
@@ -158,7 +136,7 @@ def _spread(size: int, power: int) -> torch.Tensor:
 
 
 @claim("ZCPO-G-std")
-def the_weak_advantage() -> Evidence:
+def the_weak_advantage() -> Iterator[Found]:
     """sigma = sqrt((14 + 2 tau^2) / 15); the advantage of the weak pair goes to 0 with tau."""
     errors = []
     for tau in (0.5, TAU, 1e-9):
@@ -166,11 +144,11 @@ def the_weak_advantage() -> Evidence:
         errors.append(violation(float(_advantage(tau)[0, 0]) - 1.1 * tau))
         problem, index = _example(), torch.arange(SIZE)[None]
         errors.append(apart(surrogate_slopes(problem, index, _advantage(tau))[..., 0], -_advantage(tau)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("ZCPO-eq3", "ZCPO-G-numbers", "ZCPO-G-negative")
-def coefficients_of_the_weak_pair() -> Evidence:
+@claim("ZCPO-eq3")
+def coefficients_of_the_weak_pair() -> Iterator[Found]:
     """A - beta(1 - exp(-Delta)) and -A + beta/3, with the printed numbers."""
     x = log_ratio(_example())
     found, weak = _steps(TAU, BETA), float(_advantage(TAU)[0, 0])
@@ -178,11 +156,11 @@ def coefficients_of_the_weak_pair() -> Evidence:
     errors = [apart(found, printed), excess(weak, "0.0010351"), excess(float(found[0]), "-0.0189649")]
     errors += [excess(float(found[1]), "0.0122982"), apart(found[1], -weak + BETA / 3)]
     errors += [apart(x[0].exp(), 2.0), apart(x[1].exp(), 0.75)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-G-sign")
-def a_weak_reward_is_outweighed_by_every_coefficient() -> Evidence:
+def a_weak_reward_is_outweighed_by_every_coefficient() -> Iterator[Found]:
     """For every beta tried, a small enough tau reverses both answers of the pair."""
     errors = []
     for beta in (10.0, BETA, 1e-4):
@@ -190,7 +168,7 @@ def a_weak_reward_is_outweighed_by_every_coefficient() -> Evidence:
             found = _steps(tau, beta)
             errors += [less(float(found[0]), 0.0, by=0.0), less(0.0, float(found[1]), by=0.0)]
         errors += [apart(found[0], -beta / 2), apart(found[1], beta / 3)]
-    return Evidence(worst(errors), note=r"With tau to 0 the coefficients go to $-\beta/2$ and $\beta/3$.")
+    yield from each_form(worst(errors))
 
 
 def _strengths(tau: float) -> torch.Tensor:
@@ -200,8 +178,8 @@ def _strengths(tau: float) -> torch.Tensor:
     return (k3_slopes(problem)[:, 0].abs() / advantage.abs())[conflict]
 
 
-@claim("ZCPO-eq4", "ZCPO-G-uniform")
-def the_largest_coefficient_without_reversal() -> Evidence:
+@claim("ZCPO-eq4")
+def the_largest_coefficient_without_reversal() -> Iterator[Found]:
     """beta up to 1 / max lambda reverses no conflicting answer, a larger one does; ratios are beta lambda."""
     errors, problem, advantage = [], _example(), _advantage(TAU)[0]
     conflict = advantage * log_ratio(problem) > 0
@@ -213,11 +191,11 @@ def the_largest_coefficient_without_reversal() -> Evidence:
         errors.append(apart(kl / advantage.abs()[conflict], beta * _strengths(TAU)))
     by_hand = (1 - (-log_ratio(problem)).exp()).abs()[conflict] / advantage.abs()[conflict]
     errors.append(apart(_strengths(TAU), by_hand))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("ZCPO-G1-decomposition", "ZCPO-G1-peak", "ZCPO-G1-curriculum")
-def shared_drift_and_scales_drop_out() -> Evidence:
+@claim("ZCPO-G1-decomposition")
+def shared_drift_and_scales_drop_out() -> Iterator[Found]:
     """A common drift, and the unit of what is left of the rewards, leave C; the largest reward part is 1."""
     errors = []
     for problem in (binary(p) for p in trees()):
@@ -231,11 +209,11 @@ def shared_drift_and_scales_drop_out() -> Evidence:
         errors.append(apart(calibrated(z, drift, 0.0).abs().amax(-1), 1.0))
         gap = calibrated(z, drift, 4.0) - calibrated(z, drift, 0.0)
         errors.append(apart(gap.abs().amax(-1), 4.0 * centered(drift, "mean").abs().amax(-1)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-G1-mixed")
-def chance_of_a_group_with_both_rewards() -> Evidence:
+def chance_of_a_group_with_both_rewards() -> Iterator[Found]:
     """1 - p^G - (1 - p)^G, and what one more answer adds."""
     errors = []
     for problem in (binary(p) for p in bandits()[:6]):
@@ -248,24 +226,24 @@ def chance_of_a_group_with_both_rewards() -> Evidence:
         for size, (before, after) in zip((2, 3), pairwise(chances), strict=True):
             errors.append(apart(after - before, p**size * (1 - p) + (1 - p) ** size * p))
         errors.append(apart(p, regularized(problem, 0.0)[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("ZCPO-G1-d0", "ZCPO-G1-restored")
-def the_weak_pair_under_calibration() -> Evidence:
+@claim("ZCPO-G1-d0")
+def the_weak_pair_under_calibration() -> Iterator[Found]:
     """All drifts are .4 log 2 + .6 log .75 = .10465, and the weak pair gets tau and -tau."""
     drift = mean_drift(_example())[None]
     joint = calibrated(_rewards(TAU), drift, BETA)
     errors = [apart(drift, 0.4 * math.log(2) + 0.6 * math.log(0.75)), excess(float(drift[0, 0]), "0.10465")]
     errors += [apart(joint, _rewards(TAU)), apart(drift, exact(reverse_kl, _example())[0])]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-H-identity")
-def mean_log_ratio_of_the_samplers_tokens() -> Evidence:
+def mean_log_ratio_of_the_samplers_tokens() -> Iterator[Found]:
     """For tokens of the sampler itself the log-ratio has the KL there as its mean."""
     errors = []
     for problem in bandits():
         found = mean(terms(problem).p, log_ratio(problem))
         errors.append(apart(found, exact(reverse_kl, problem)[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

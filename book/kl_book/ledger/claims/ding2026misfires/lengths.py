@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import (
     contributions,
     k3_slopes,
@@ -16,7 +19,6 @@ from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, 
 from kl_book.ledger.claims.ground.sequences import token_kls, token_weighted
 from kl_book.ledger.claims.ground.sums import exact, field, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem, prefix_tree
 
@@ -54,7 +56,7 @@ def _ending() -> tuple[Problem, ...]:
 
 
 @claim("ZCPO-F4-penalty")
-def longer_answers_have_larger_sums() -> Evidence:
+def longer_answers_have_larger_sums() -> Iterator[Found]:
     """The KL of a position is never negative; where all are alike, the sum is their number times one."""
     problem, errors = even_tree(), []
     each = kl_of_a_token(problem)
@@ -62,21 +64,18 @@ def longer_answers_have_larger_sums() -> Evidence:
     errors += [apart(total, each * _lengths(problem)), less(0.0, each)]
     for other in trees():
         errors.append(max(0.0, -float(token_kls(other, other.logits).min())))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-4-length")
-def the_mean_does_not_grow_with_the_length() -> Evidence:
+def the_mean_does_not_grow_with_the_length() -> Iterator[Found]:
     """Where all positions have one KL, its mean over the tokens is that number for every length."""
     problem = even_tree()
-    return Evidence(
-        apart(mean_drift(problem), kl_of_a_token(problem)),
-        note="The length still matters through positions that differ, as the source says in section 5.",
-    )
+    yield from each_form(apart(mean_drift(problem), kl_of_a_token(problem)))
 
 
 @claim("ZCPO-F4-stop")
-def a_kl_loss_moves_the_length_at_the_stop() -> Evidence:
+def a_kl_loss_moves_the_length_at_the_stop() -> Iterator[Found]:
     """A step against the KL of the tokens that end an answer changes the expected length."""
     errors, moved = [], []
     for problem in _ending():
@@ -86,12 +85,7 @@ def a_kl_loss_moves_the_length_at_the_stop() -> Evidence:
         errors.append(apart(by_score, length_gradient(problem)))
         moved.append(float((step * by_score).sum()))
         errors.append(differs(moved[-1], 0.0))
-    return Evidence(
-        worst(errors),
-        note=(
-            "It lengthens where the policy ends more often than the reference, and shortens where less often."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _loss_gradient(problem: Problem, extra: float) -> torch.Tensor:
@@ -111,7 +105,7 @@ def _reward_gradient(problem: Problem, extra: float) -> torch.Tensor:
 
 
 @claim("ZCPO-F4")
-def a_differentiated_kl_does_not_see_its_growth() -> Evidence:
+def a_differentiated_kl_does_not_see_its_growth() -> Iterator[Found]:
     """More nats per token leave the gradient of the loss as it is; in the reward they shorten answers."""
     printed, corrected, sizes = [], [], []
     for problem in _ending():
@@ -121,31 +115,11 @@ def a_differentiated_kl_does_not_see_its_growth() -> Evidence:
         in_the_reward = _reward_gradient(problem, COST) - _reward_gradient(problem, 0.0)
         corrected.append(apart(in_the_reward, wanted))
         sizes.append(float(_lengths(problem).max()))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        condition="the KL is summed over the answer and put in the reward",
-        correction=(
-            "In the reward, a KL that grows by c with every token has c times the gradient of the expected "
-            "length, and shortens answers. Differentiated as a loss of its tokens, which is the setting of "
-            "section 3, its growth adds nothing to the gradient: it moves the length at the stopping token "
-            "alone, in either direction."
-        ),
-        counterexample=(
-            f"two trees in which token 0 ends an answer, at most {sizes[0]:.0f} tokens: {COST} nats more for "
-            "every token change the gradient of the loss by 0, and the gradient with the KL in the reward by "
-            f"{COST} times that of the expected length"
-        ),
-        practice=(
-            "Dividing a differentiated KL by the length does not undo a pressure of its growth, for there is "
-            "none; it weighs the tokens of long answers less."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), sizes_0=sizes[0], COST=COST)
 
 
 @claim("ZCPO-F5")
-def cancelled_rewards_leave_the_kl_a_larger_share() -> Evidence:
+def cancelled_rewards_leave_the_kl_a_larger_share() -> Iterator[Found]:
     """Two answers that differ in their last token: with more shared tokens the KL's share grows."""
     problem = prefix_tree(2, 4, seed=2)
     index = torch.tensor([[0, 1]])
@@ -162,10 +136,4 @@ def cancelled_rewards_leave_the_kl_a_larger_share() -> Evidence:
         rewards.append(by_reward)
     errors += [less(a, b) for a, b in pairwise(shares)]
     errors.append(max(rewards) - min(rewards))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"The last token alone: {shares[0]:.1%} of the two norms are the KL's; with the three shared "
-            rf"tokens before it {shares[-1]:.1%}, at $\beta$ = {BETA}."
-        ),
-    )
+    yield from each_form(worst(errors), shares_0=shares[0], shares_1=shares[-1], BETA=BETA)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from kl_book.ledger.claims.ground.reported import reported
-from kl_book.ledger.claims.standard import UNEXAMINED
-
 MAIN = (
     "training runs of Qwen2.5-32B with DAPO and the source's settings, or a log of its gradients, and its "
     "test sets"
 )
 LONG = "training runs of Qwen3-4B on long contexts with the source's settings, and its test sets"
-OTHER = "training runs of GLM-4-9B with the source's settings, and its test sets"
 RUNS = (
     "ZCPO-tab1-main",
     "ZCPO-tab1-dapo",
@@ -53,10 +49,3 @@ OPEN = (
     "ZCPO-H-frozen",
     "ZCPO-H-nocorrection",
 )
-
-for _id in RUNS:
-    reported(_id, MAIN)
-reported("ZCPO-tab6", LONG)
-reported("ZCPO-tab9", OTHER)
-for _id in OPEN:
-    reported(_id, UNEXAMINED)

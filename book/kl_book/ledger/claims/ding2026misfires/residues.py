@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import (
     contributions,
     gates,
@@ -16,7 +20,6 @@ from kl_book.ledger.claims.ground.errors import apart, differs, less, violation,
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 BETA = 0.04
@@ -35,7 +38,7 @@ def _every_group(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @claim("ZCPO-eq1")
-def gradient_of_a_token() -> Evidence:
+def gradient_of_a_token() -> Iterator[Found]:
     """-a r g m + beta grad KL, for every token of every group; a closed gate is where the clip is flat."""
     errors, closed = [], 0.0
     for problem in stale():
@@ -47,11 +50,11 @@ def gradient_of_a_token() -> Evidence:
         errors.append(apart(contributions(problem, index, found), contributions(problem, index, printed)))
         closed += float(((1 - gate) * mask).sum())
     errors.append(violation(1.0 - closed))
-    return Evidence(worst(errors), note=f"Groups of {SIZE}, clipped at 0.8 and 1.2, with $k_3$ as the KL.")
+    yield from each_form(worst(errors), SIZE=SIZE)
 
 
-@claim("ZCPO-lemma", "ZCPO-F1")
-def the_kl_remains_at_clipped_tokens() -> Evidence:
+@claim("ZCPO-lemma")
+def the_kl_remains_at_clipped_tokens() -> Iterator[Found]:
     """Where the gate is closed the reward's slope is 0, and the token's own gradient is that of k3 alone."""
     errors, shares = [], []
     for problem in stale():
@@ -66,13 +69,7 @@ def the_kl_remains_at_clipped_tokens() -> Evidence:
         errors.append(apart(total[closed], BETA * _by_hand(problem)[index][closed]))
         errors.append(violation(1e-6 - float(total[closed].abs().min())))
     errors.append(violation(0.01 - max(shares)))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Of the tokens of all groups of {SIZE}, up to {max(shares):.0%} are clipped in the worlds "
-            "tried, whose policies are far from their sampler."
-        ),
-    )
+    yield from each_form(worst(errors), SIZE=SIZE, max_shares=max(shares))
 
 
 def _first_token_shared(problem: Problem, index: torch.Tensor) -> torch.Tensor:
@@ -86,8 +83,8 @@ def _on_policy_trees() -> tuple[Problem, ...]:
     return tuple(p._replace(behavior_logits=None) for p in stale() if p.rows.shape[1] > 1)
 
 
-@claim("ZCPO-F2", "ZCPO-F2-exact")
-def reward_gradients_cancel_at_a_shared_token() -> Evidence:
+@claim("ZCPO-F2")
+def reward_gradients_cancel_at_a_shared_token() -> Iterator[Found]:
     """At the first token that a group shares they add up to 0; the KL's add up to n times that of one."""
     errors = []
     for problem in _on_policy_trees():
@@ -99,11 +96,11 @@ def reward_gradients_cancel_at_a_shared_token() -> Evidence:
         errors.append(apart(kl.sum(-1), SIZE * BETA * _by_hand(problem)[index][shared][..., 0][:, 0]))
         errors.append(violation(1e-6 - float(kl.sum(-1).abs().min())))
         errors.append(violation(1e-6 - float(slopes.abs().amax(-1).min())))
-    return Evidence(worst(errors), note="With one weight for all answers; weights of 1/T break it.")
+    yield from each_form(worst(errors))
 
 
 @claim("ZCPO-F3")
-def groups_with_equal_rewards_follow_the_kl() -> Evidence:
+def groups_with_equal_rewards_follow_the_kl() -> Iterator[Found]:
     """Every advantage is 0, and the gradient is the KL's."""
     errors, chance = [], []
     for problem in stale():
@@ -117,30 +114,25 @@ def groups_with_equal_rewards_follow_the_kl() -> Evidence:
         errors.append(apart(total, BETA * _by_hand(problem)[index[equal]]))
         errors.append(differs(contributions(problem, index[equal], total).sum((1, 2)), 0.0))
         chance.append(float(p[equal].sum()))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"In the worlds tried {min(chance):.0%} to {max(chance):.0%} of the groups of {SIZE} are such."
-        ),
-    )
+    yield from each_form(worst(errors), min_chance=min(chance), max_chance=max(chance), SIZE=SIZE)
 
 
 @claim("ZCPO-F6-k3grad")
-def derivative_of_k3() -> Evidence:
+def derivative_of_k3() -> Iterator[Found]:
     """(1 - exp(-Delta)) times the score, for every token."""
     errors = []
     for problem in (*bandits(), *trees()):
         every = torch.arange(len(problem.sequences))[:, None]
         found = contributions(problem, every, k3_slopes(problem)[every])
         errors.append(apart(found, contributions(problem, every, _by_hand(problem)[every])))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 STEP = 1e-3
 
 
 @claim("ZCPO-F6-pull")
-def a_step_against_k3_goes_to_the_reference() -> Evidence:
+def a_step_against_k3_goes_to_the_reference() -> Iterator[Found]:
     """A step of one token's own loss brings its log-prob nearer to the reference, and not beyond."""
     errors = []
     for problem in bandits():
@@ -151,11 +143,11 @@ def a_step_against_k3_goes_to_the_reference() -> Evidence:
         errors.append(violation(float((after.abs() - before.abs()).max())))
         errors.append(violation(-float((before * after).min())))
         errors.append(violation(1e-12 - float((before - after).abs().min())))
-    return Evidence(worst(errors), note=f"A step of {STEP} from the gradient of one sampled token.")
+    yield from each_form(worst(errors), STEP=STEP)
 
 
 @claim("ZCPO-F6")
-def the_kl_opposes_a_push_away() -> Evidence:
+def the_kl_opposes_a_push_away() -> Iterator[Found]:
     """The two steps of a token are opposed exactly where advantage and log-ratio have one sign."""
     errors = []
     for problem in stale():
@@ -168,4 +160,4 @@ def the_kl_opposes_a_push_away() -> Evidence:
         conflict = active & (away > 0)
         weakened = reward[conflict].abs() - (reward + 1e-3 * kl)[conflict].abs()
         errors.append(less(0.0, float(weakened.min()), by=1e-12))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

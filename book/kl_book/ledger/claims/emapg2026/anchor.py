@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.anchors import Rates, ema_cycle, ema_step, normal
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 Anchor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -35,42 +36,21 @@ def _averaged(new: bool) -> float:
     return worst(errors)
 
 
-@claim("EMA-eq2", how="simulation")
-def anchor_as_a_weighted_average() -> Evidence:
+@claim("EMA-eq2")
+def anchor_as_a_weighted_average() -> Iterator[Found]:
     """Unrolled: weights (1 - eta) eta^j on the policies before the last, eta^t on the first."""
-    return Evidence(
-        _averaged(new=False),
-        note=(
-            "the policy that a step has just produced is not in the anchor yet; in section 1 and in "
-            "algorithm 3 it is (EMA-intro-ema), which changes the condition of stability (EMA-lem4.2-exact)"
-        ),
-    )
+    yield from each_form(_averaged(new=False))
 
 
-@claim("EMA-intro-ema", how="simulation")
-def the_anchor_of_the_introduction() -> Evidence:
+@claim("EMA-intro-ema")
+def the_anchor_of_the_introduction() -> Iterator[Found]:
     """The same average with the new policy counted; a mode's lag falls by eta (1 - a), not by eta - a."""
     errors = [_averaged(new=True)]
     one, eta = torch.ones(1, dtype=torch.float64), 0.9
     for a in (0.0, 0.3, 0.9, 1.5):
         theta, anchor = ema_cycle(one, 0 * one, 0 * one, lambda t, x: t - x, Rates(eta, 1.0, a), 1)
         errors.append(apart(theta - anchor, eta * (1 - a)))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"unlike in eq (2) the new policy is counted: with $a = \alpha\beta\lambda$ one step multiplies "
-            r"the lag by $\eta(1 - a)$, where eq (8) has $\eta - a$"
-        ),
-    )
-
-
-@claim("EMA-eq2+target", how="reading")
-def target_networks() -> Evidence:
-    """A statement about the literature."""
-    return Evidence(
-        needs="a survey of the literature",
-        note=r"a target that is copied every $T$ steps is algorithm 3 with $\eta = 0$ and $T_{ema} = T$",
-    )
+    yield from each_form(worst(errors))
 
 
 def _alive() -> int:
@@ -105,8 +85,8 @@ def _stuck(eta: float, weight: float = 0.02, drift: float = 1e-6) -> float:
     return float(theta - start)
 
 
-@claim("EMA-noextra", how="simulation")
-def no_further_set_of_weights() -> Evidence:
+@claim("EMA-noextra")
+def no_further_set_of_weights() -> Iterator[Found]:
     """What is kept between iterations: policy and anchor, as policy and fixed reference before."""
     moving: tuple[Anchor, ...] = (
         lambda policy, anchor: anchor.lerp_(policy, 0.1),
@@ -117,11 +97,4 @@ def no_further_set_of_weights() -> Evidence:
     errors = [abs(_kept(1, anchor) - fixed) for anchor in moving]
     errors += [abs(fixed - 2), less(fixed, _kept(2, moving[0]))]  # beside a fixed reference it is one more
     errors.append(apart(*(anchor(*normal(2, 9, seed=8)) for anchor in moving)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "beside a reference that is stored; with adapters the fixed reference costs nothing and the "
-            "anchor is one adapter more. The anchor needs the policy's precision: a weight of 0.02 in "
-            rf"bfloat16 with $\eta = 0.9$ first moves when the policy is {_stuck(0.9):.1e} away"
-        ),
-    )
+    yield from each_form(worst(errors), stuck=_stuck(0.9))

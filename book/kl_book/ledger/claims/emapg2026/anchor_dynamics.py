@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.anchors import (
     NO_OSCILLATION,
     OSCILLATING,
@@ -26,14 +29,13 @@ from kl_book.ledger.claims.ground.anchors import (
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.sums import exact, field, reverse_kl
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 SETTLED = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.9, 0.9))  # well below 1 + eta, as p + q eta
 STEPS = 400  # until the lag has settled to the last digits
 
 
-@claim("EMA-lemC.1", how="simulation")
-def recursion_of_the_lag() -> Evidence:
+@claim("EMA-lemC.1")
+def recursion_of_the_lag() -> Iterator[Found]:
     """Eqs (33) to (36) with another matrix and gradient at every step."""
     errors = []
     for eta, alpha, beta in ((0.0, 0.3, 0.1), (0.5, 0.1, 2.0), (0.95, 1.0, 0.0), (0.9, 0.5, 0.7)):
@@ -48,7 +50,7 @@ def recursion_of_the_lag() -> Evidence:
             ]
             errors.append(apart_by_size(found, operator @ lag + alpha * gradient))
             theta, anchor = new, behind
-    return Evidence(worst(errors), note="the anchor moves with the old policy, at every step")
+    yield from each_form(worst(errors))
 
 
 def _powers(x: Walks, k: int) -> list[torch.Tensor]:
@@ -64,8 +66,8 @@ def _times(matrix: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.einsum("nij,nj->ni", matrix, v)
 
 
-@claim("EMA-eq41-43", how="simulation")
-def lag_after_k_steps() -> Evidence:
+@claim("EMA-eq41-43")
+def lag_after_k_steps() -> Iterator[Found]:
     """D^k lag + alpha sum D^j g."""
     errors = []
     for x in all_walks():
@@ -75,11 +77,11 @@ def lag_after_k_steps() -> Evidence:
                 sum(powers[:k], 0 * powers[0]), x.gradient
             )
             errors.append(apart_by_size(wanted, x.lags(k)[-1]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-eq44-47", how="simulation")
-def inverse_of_one_minus_d() -> Evidence:
+@claim("EMA-eq44-47")
+def inverse_of_one_minus_d() -> Iterator[Found]:
     """Eigenvectors of F are those of D; chi <= eta < 1; the walk from a lag of zero is alpha S_k g."""
     errors = []
     for x in all_walks():
@@ -92,11 +94,11 @@ def inverse_of_one_minus_d() -> Evidence:
             closed = (unit - _powers(x, k)[k]) @ torch.linalg.inv(unit - x.contraction)
             still = x._replace(anchor=x.theta)
             errors.append(apart_by_size(x.by.alpha * _times(closed, x.gradient), still.lags(k)[-1]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-eq48-54", how="simulation")
-def policy_after_k_steps() -> Evidence:
+@claim("EMA-eq48-54")
+def policy_after_k_steps() -> Iterator[Found]:
     """theta by eq (53), the sum of the lags by eq (51), M_k by eq (54)."""
     errors = []
     for x in all_walks():
@@ -117,11 +119,11 @@ def policy_after_k_steps() -> Evidence:
             pulled = x.by.alpha * x.by.beta * _times(s[k], x.lag) @ x.fisher
             errors.append(apart_by_size(x.theta + pushed - pulled, path[k][0]))
             errors.append(apart_by_size((k * unit - s[k]) @ torch.linalg.inv(unit - x.contraction), m))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-eq55-57", how="simulation")
-def each_mode_on_its_own() -> Evidence:
+@claim("EMA-eq55-57")
+def each_mode_on_its_own() -> Iterator[Found]:
     """An orthonormal basis of modes; each follows its own scalar recursion, summed in eqs (56) and (57)."""
     errors = []
     for x in all_walks():
@@ -133,7 +135,7 @@ def each_mode_on_its_own() -> Evidence:
             summed = chi**k * path[0] + x.by.alpha * sum(chi**j for j in range(k)) * push
             closed = chi**k * path[0] + x.by.alpha * (1 - chi**k) / (1 - chi) * push
             errors += [apart_by_size(summed, path[k]), apart_by_size(closed, path[k])]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _dies(x: Walks, steps: int = STEPS) -> torch.Tensor:
@@ -142,8 +144,8 @@ def _dies(x: Walks, steps: int = STEPS) -> torch.Tensor:
     return lags[-1].norm(dim=-1) < 0.01 * lags[0].norm(dim=-1)
 
 
-@claim("EMA-eq58-59", how="simulation")
-def stable_iff_every_factor_is_below_one() -> Evidence:
+@claim("EMA-eq58-59")
+def stable_iff_every_factor_is_below_one() -> Iterator[Found]:
     """The walk dies out where max |chi| < 1, which is where alpha beta lambda_max < 1 + eta."""
     errors = []
     for x in all_walks((*NO_OSCILLATION, *OSCILLATING, *UNSTABLE), (0.0, 0.5, 0.9)):
@@ -156,11 +158,11 @@ def stable_iff_every_factor_is_below_one() -> Evidence:
             violation(*torch.where(dies, factors - 0.99, 1 - 1e-12 - factors).tolist()),
         ]
         errors.append(violation(*torch.where(dies, bound + 0.01, -bound - 1e-12).tolist()))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-eq60", how="simulation")
-def no_oscillation_up_to_eta() -> Evidence:
+@claim("EMA-eq60")
+def no_oscillation_up_to_eta() -> Iterator[Found]:
     """No mode changes its sign iff alpha beta lambda_max <= eta; each factor lies where the list says."""
     errors = []
     for x in all_walks((*NO_OSCILLATION, *OSCILLATING, *UNSTABLE)):
@@ -171,7 +173,7 @@ def no_oscillation_up_to_eta() -> Evidence:
         errors.append(float(((path[1:] * path[:-1]) * (over <= 1e-12)[:, None] < -1e-12).sum()))
         alternating = x.by.eta - x.strength < -0.01
         errors.append(float((alternating & (path[1] * path[0] >= 0)).sum()))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @cache
@@ -202,8 +204,8 @@ def _cycle_lag(steps: int, eta: float = 0.9, a: float = 0.05, push: float = 0.1)
     return before, after
 
 
-@claim("EMA-eq61-63", how="simulation")
-def lag_that_the_walk_settles_at() -> Evidence:
+@claim("EMA-eq61-63")
+def lag_that_the_walk_settles_at() -> Iterator[Found]:
     """alpha ((1 - eta) I + alpha beta F)^{-1} g, and the same mode by mode."""
     errors = []
     for x, found in _settled():
@@ -215,18 +217,11 @@ def lag_that_the_walk_settles_at() -> Evidence:
             errors.append(apart_by_size(_times(torch.linalg.inv(matrix), x.by.alpha * x.gradient), found))
         errors.append(apart_by_size(_steady(x), x.modes(found)))
     before, after = _cycle_lag(10)
-    return Evidence(
-        worst(errors),
-        note=(
-            "of eqs (2) to (6). In algorithm 3 the anchor moves every T steps: with T = 10, eta = 0.9, "
-            f"alpha beta lambda = 0.05 and alpha g = 0.1 the lag is {before:.3f} before and {after:.3f} "
-            f"after it moves, where eq (63) has {0.1 / (0.1 + 0.05):.3f}"
-        ),
-    )
+    yield from each_form(worst(errors), before=before, after=after, number=0.1 / (0.1 + 0.05))
 
 
-@claim("EMA-eq64", how="simulation")
-def bound_of_the_steady_lag() -> Evidence:
+@claim("EMA-eq64")
+def bound_of_the_steady_lag() -> Iterator[Found]:
     """|delta*| <= alpha |g| / (1 - eta), reached where the gradient lies in a direction without curvature."""
     errors = []
     for x, found in _settled():
@@ -246,18 +241,11 @@ def bound_of_the_steady_lag() -> Evidence:
     before, after = _cycle_lag(10)
     bound = 0.1 / (1 - 0.9)
     errors.append(violation(before - 10 * bound))
-    return Evidence(
-        worst(errors),
-        note=(
-            "of eqs (2) to (6). Algorithm 3 with T = 10, eta = 0.9, alpha beta lambda = 0.05 and alpha g = "
-            f"0.1 settles at {after:.3f} to {before:.3f}, beyond alpha g / (1 - eta) = {bound:.0f}; T times "
-            "the bound holds there"
-        ),
-    )
+    yield from each_form(worst(errors), after=after, before=before, bound=bound)
 
 
 @claim("EMA-eq65-67")
-def kl_that_the_walk_settles_at() -> Evidence:
+def kl_that_the_walk_settles_at() -> Iterator[Found]:
     """Half delta*^T F delta* is the sum over modes; the true KL differs from it by third order."""
     errors = []
     for x, found in _settled():
@@ -280,10 +268,7 @@ def kl_that_the_walk_settles_at() -> Evidence:
             )
             left.append(abs(kl - float(wanted)))
         errors.append(falls_as_power(left, 3))
-    return Evidence(
-        worst(errors),
-        note="eqs (2) to (6); the true KL differs by a remainder of third order in the lag",
-    )
+    yield from each_form(worst(errors))
 
 
 def _sign(x: sympy.Expr, positive: bool) -> float:
@@ -292,8 +277,8 @@ def _sign(x: sympy.Expr, positive: bool) -> float:
     return 0.0 if (simple.is_positive if positive else simple.is_negative) else 1.0
 
 
-@claim("EMA-C5-monotone", how="symbols")
-def what_raises_the_steady_kl() -> Evidence:
+@claim("EMA-C5-monotone")
+def what_raises_the_steady_kl() -> Iterator[Found]:
     """The steady KL of a mode, from a step that keeps its lag: up with eta, down with beta, up with alpha."""
     gap, alpha, beta, curvature, less_gap = sympy.symbols("gap alpha beta lambda d", positive=True)
     push, lag = sympy.symbols("g delta", real=True, nonzero=True)
@@ -312,11 +297,4 @@ def what_raises_the_steady_kl() -> Evidence:
         0.0 if all(sympy.limit(kl, *at) == 0 for at in ((beta, sympy.oo), (alpha, 0))) else 1.0,
     ]
     strength = 0.5 + float((offset - beta).subs({less_gap: 0.05, alpha: 1, curvature: 0.01}))
-    return Evidence(
-        worst(errors),
-        note=(
-            "for modes with gradient and curvature. Eq (9) bounds what raising beta can do: with "
-            "eigenvalues 1 and 0.01, the gradient in the flat mode and alpha beta = 0.5, the KL of eta = 0.9 "
-            f"at eta = 0.95 takes alpha beta = {strength:.1f}, beyond 1.95"
-        ),
-    )
+    yield from each_form(worst(errors), strength=strength)

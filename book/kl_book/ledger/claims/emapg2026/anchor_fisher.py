@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations_with_replacement
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.anchors import Rates, ema_step, falls_as_power, fisher, normal, with_lag
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.sums import exact, field, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 SIZES = (1e-1, 1e-2, 1e-3)
@@ -29,7 +31,7 @@ def directions(problem: Problem) -> list[torch.Tensor]:
 
 
 @claim("EMA-eq3+fisher")
-def local_sensitivity() -> Evidence:
+def local_sensitivity() -> Iterator[Found]:
     """E[s s^T] is the covariance of the score, and the Hessian of the KL in either argument."""
     errors = []
     for problem in (*bandits()[:8:3], *trees()[:3]):
@@ -47,7 +49,7 @@ def local_sensitivity() -> Evidence:
             hessian = torch.autograd.functional.hessian(kl, theta)
             errors.append(apart(found, hessian.reshape(found.shape)))
         errors.append(apart(mean(terms(problem).p, terms(problem).score), 0.0))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _pinned(problem: Problem, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +81,7 @@ def _trust_region(problem: Problem) -> float:
 
 
 @claim("EMA-eq3+natural")
-def natural_gradient() -> Evidence:
+def natural_gradient() -> Iterator[Found]:
     """F^{-1} g is the best direction; but the Fisher matrix of softmax logits has no inverse."""
     exists, best = [], []
     for problem in several():
@@ -100,24 +102,11 @@ def natural_gradient() -> Evidence:
         at[(torch.arange(rows * vocab) % vocab) < vocab - 1] = natural
         best.append(apart(moved @ free, moved @ at) / (1 + float((moved @ at).abs().max())))
     best += [_trust_region(p) for p in bandits()]
-    return Evidence(
-        max(1 - sum(exists) / len(exists), worst(best)),
-        inside=worst(best),
-        condition=(
-            "$F$ has an inverse, as with one logit of each row fixed; otherwise the pseudo-inverse takes its "
-            "place and moves the distribution in the same way"
-        ),
-        given="implied by section 3: an inverse of $F$ is written",
-        counterexample=(
-            "softmax logits: adding a constant to all of them changes nothing, so $F$ times the vector of "
-            "ones is 0"
-        ),
-        unit="share of cases",
-    )
+    yield from each_form(max(1 - sum(exists) / len(exists), worst(best)), inside=worst(best))
 
 
 @claim("EMA-eq3")
-def kl_is_locally_quadratic() -> Evidence:
+def kl_is_locally_quadratic() -> Iterator[Found]:
     """What the quadratic form leaves falls by a thousand when delta shrinks to a tenth."""
     errors = []
     for problem in several():
@@ -128,11 +117,11 @@ def kl_is_locally_quadratic() -> Evidence:
                 kl = exact(reverse_kl, with_lag(problem, -size * x))[0]
                 found.append(abs(kl - size**2 * float(x.flatten() @ matrix @ x.flatten()) / 2))
             errors.append(falls_as_power(found, 3))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq3+gradient")
-def gradient_of_the_kl_near_its_minimum() -> Evidence:
+def gradient_of_the_kl_near_its_minimum() -> Iterator[Found]:
     """grad KL - F (theta - theta') falls by a hundred; for one softmax there is no remainder at all."""
     errors, none = [], []
     for problem in several():
@@ -147,13 +136,7 @@ def gradient_of_the_kl_near_its_minimum() -> Evidence:
         t = terms(far)
         token = mean(t.p, torch.einsum("it,itrv->irv", t.log_ratio, t.scores)).flatten()
         none.append(apart(token, matrix @ (far.logits - far.ref_logits).flatten()))
-    return Evidence(
-        max(worst(errors), worst(none)),
-        note=(
-            "in softmax logits the gradient of the next token's KL is F (theta - theta') at any distance; "
-            "only the KL of sequences has a remainder, of second order"
-        ),
-    )
+    yield from each_form(max(worst(errors), worst(none)))
 
 
 def _shared() -> tuple[torch.Tensor, float]:
@@ -168,7 +151,7 @@ def _shared() -> tuple[torch.Tensor, float]:
 
 
 @claim("EMA-eq28")
-def eigenvalue_below_the_trace() -> Evidence:
+def eigenvalue_below_the_trace() -> Iterator[Found]:
     """No negative eigenvalue; the largest is at most the trace, which is the mean squared score."""
     errors = []
     for matrix, square in [*((fisher(p), _squared_score(p)) for p in several()), _shared()]:
@@ -178,7 +161,7 @@ def eigenvalue_below_the_trace() -> Evidence:
             apart(matrix.trace(), square),
         ]
         errors.append(apart(matrix, matrix.T))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _squared_score(problem: Problem) -> float:
@@ -190,7 +173,7 @@ def _squared_score(problem: Problem) -> float:
 
 
 @claim("EMA-eq28+practical")
-def estimate_of_the_bound() -> Evidence:
+def estimate_of_the_bound() -> Iterator[Found]:
     """The mean of |s|^2 over samples estimates the trace, without bias; the trace may be far too large."""
     errors, loose = [], []
     for problem in several():
@@ -203,19 +186,17 @@ def estimate_of_the_bound() -> Evidence:
         loose.append(float(matrix.trace() / top))
         errors.append(violation(1 - loose[-1], loose[-1] - rank))
     flat = fisher(two_policies([1 / 30] * 30, [1 / 30] * 30))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "the mean over sampled responses has the trace as its expectation. The bound is loose: the "
-            f"trace is {min(loose):.1f} to {max(loose):.1f} times the eigenvalue in {len(loose)} small "
-            f"worlds, and {float(flat.trace() / torch.linalg.eigvalsh(flat)[-1]):.0f} times for 30 equally "
-            "likely tokens"
-        ),
+        min_loose=min(loose),
+        max_loose=max(loose),
+        number_of_loose=len(loose),
+        float=float(flat.trace() / torch.linalg.eigvalsh(flat)[-1]),
     )
 
 
 @claim("EMA-eq29-32")
-def update_near_the_anchor() -> Evidence:
+def update_near_the_anchor() -> Iterator[Found]:
     """delta^T F delta / 2 and F delta against KL and gradient; the step is right to second order."""
     errors = []
     for problem in several():
@@ -233,17 +214,11 @@ def update_near_the_anchor() -> Evidence:
                 moved, _ = ema_step(theta, anchor, gradient, slope.flatten(), Rates(0.9, 0.3, 2.0))
                 steps.append(apart(moved, theta + 0.3 * gradient - 0.3 * 2.0 * matrix @ lag))
             errors += [falls_as_power(values, 3), falls_as_power(slopes, 2), falls_as_power(steps, 2)]
-    return Evidence(
-        worst(errors),
-        note=(
-            "the remainder of gradient and step is of second order in delta for the KL of sequences; there "
-            "is none for the sum of next-token KLs in softmax logits (EMA-eq3+gradient)"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq29-32+empirical")
-def fisher_of_samples() -> Evidence:
+def fisher_of_samples() -> Iterator[Found]:
     """The quadratic form needs the mean over the policy's own responses, not over some sample."""
     inside, printed = [], []
     for problem in several():
@@ -263,17 +238,6 @@ def fisher_of_samples() -> Evidence:
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     scores, lag = terms(small).score.flatten(1), torch.tensor([1e-3, 0.0], dtype=torch.float64)
     value, form = exact(reverse_kl, with_lag(small, lag[None]))[0], (scores @ lag).square() / 2
-    return Evidence(
-        max(worst(printed), worst(inside)),
-        inside=worst(inside),
-        condition=(
-            "$F_t$ is the mean over all responses of the policy. A mean over some of them is unbiased; a "
-            "single response is far off"
-        ),
-        given=r"stated in appendix C: $F_t$ is $F_\theta$ at step $t$, defined as an expectation",
-        counterexample=(
-            "policy (3/4, 1/4), lag (0.001, 0): KL "
-            f"{value:.3e}; the quadratic form from one sample is {form[0]:.3e} or {form[1]:.3e}"
-        ),
-        unit="relative difference",
+    yield from each_form(
+        max(worst(printed), worst(inside)), inside=worst(inside), value=value, form_0=form[0], form_1=form[1]
     )

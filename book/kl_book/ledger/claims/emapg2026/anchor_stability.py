@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.anchors import (
     NO_OSCILLATION,
     OSCILLATING,
@@ -28,14 +30,13 @@ from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.rollouts import reward_gradient
 from kl_book.ledger.claims.ground.sums import field
 from kl_book.ledger.claims.ground.worlds import bandits, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 LENGTHS = (1, 2, 7)
 Threshold = Callable[[float, int], float]
 
 
-@claim("EMA-eq4-6", how="simulation")
-def joint_map_of_policy_and_lag() -> Evidence:
+@claim("EMA-eq4-6")
+def joint_map_of_policy_and_lag() -> Iterator[Found]:
     """The block matrix of eq (6) against the loop, with another matrix and gradient at every step."""
     errors, unit = [], torch.eye(6, dtype=torch.float64)
     for eta, alpha, beta in ((0.0, 0.3, 0.1), (0.5, 0.1, 2.0), (0.95, 1.0, 0.0), (0.9, 0.5, 0.7)):
@@ -49,22 +50,16 @@ def joint_map_of_policy_and_lag() -> Evidence:
             lower = torch.cat([0 * unit, eta * unit - alpha * beta * matrix], 1)
             joint = torch.cat([upper, lower]) @ joint + alpha * torch.cat([gradient, gradient])
             errors += [apart(plain, theta), apart_by_size(joint, torch.cat([theta, theta - anchor]))]
-    return Evidence(worst(errors), note="the anchor moves by eq (2): at every step, with the old policy")
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq4-6+g")
-def policy_gradient_of_one_sample() -> Evidence:
+def policy_gradient_of_one_sample() -> Iterator[Found]:
     """R times the score is one sample's gradient; its mean is that of the expected reward."""
     errors = []
     for problem in (*bandits(), *trees()):
         errors.append(apart(field(problem.rewards, problem), reward_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "its mean over responses is the gradient of E[R], from which appendix C starts. Assumption (7) "
-            "is about that mean: gradients of single samples are not nearly constant"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _closed(x: Walks, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,8 +86,8 @@ def _block(x: Walks, k: int) -> torch.Tensor:
     return torch.stack([theta, times(power, x.lag) + times(alpha * s, x.gradient)])
 
 
-@claim("EMA-lem4.1", how="simulation")
-def k_steps_at_once() -> Evidence:
+@claim("EMA-lem4.1")
+def k_steps_at_once() -> Iterator[Found]:
     """Sums and block matrix in closed form; stable or not, with singular F as well."""
     errors = []
     for x in all_walks():
@@ -106,9 +101,7 @@ def k_steps_at_once() -> Evidence:
                 apart_by_size(a, b)
                 for a, b in zip(_closed(x, k), (sums[k], sum(sums[:k], 0 * d)), strict=True)
             ]
-    return Evidence(
-        worst(errors), note="eta < 1 by section 3; at eta = 1 and a singular F, I - D is singular"
-    )
+    yield from each_form(worst(errors))
 
 
 def _drifting_transient() -> float:
@@ -122,8 +115,8 @@ def _drifting_transient() -> float:
     return worst(errors)
 
 
-@claim("EMA-lem4.1+eq7", how="simulation")
-def nearly_constant_is_enough() -> Evidence:
+@claim("EMA-lem4.1+eq7")
+def nearly_constant_is_enough() -> Iterator[Found]:
     """The error of lemma 4.1 falls with the changes of g and F: a tenth of these leaves a tenth of it."""
     errors, k = [], 8
     x = walks(fishers()[1], NO_OSCILLATION + OSCILLATING)
@@ -140,17 +133,11 @@ def nearly_constant_is_enough() -> Evidence:
     for coarse, fine in pairwise(found):
         errors.append(violation(*(fine - 0.15 * coarse).tolist()))
     errors.append(_drifting_transient())
-    return Evidence(
-        worst(errors),
-        note=(
-            "an assumption. Its part about F is not needed for stability: where every F_t keeps "
-            "alpha beta lambda_max below 1 + eta by a margin, each step shrinks the transient"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-lem4.2-eq8", how="simulation")
-def modes_of_the_lag() -> Evidence:
+@claim("EMA-lem4.2-eq8")
+def modes_of_the_lag() -> Iterator[Found]:
     """Transient and particular solution of each mode, against the loop projected on the eigenvectors."""
     errors = []
     for x in all_walks():
@@ -158,7 +145,7 @@ def modes_of_the_lag() -> Evidence:
         for k in LENGTHS:
             pushed = x.by.alpha * (1 - chi**k) / (1 - chi) * x.modes(x.gradient)
             errors.append(apart_by_size(chi**k * x.modes(x.lag) + pushed, x.modes(x.lags(k)[-1])))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _left(x: Walks, steps: int) -> torch.Tensor:
@@ -173,8 +160,8 @@ def _stays(x: Walks, steps: int) -> float:
     return violation(*(1 - top[1:] / top[:-1] - 1e-9).flatten().tolist())
 
 
-@claim("EMA-lem4.2-eq9", how="simulation")
-def stable_below_one_plus_eta() -> Evidence:
+@claim("EMA-lem4.2-eq9")
+def stable_below_one_plus_eta() -> Iterator[Found]:
     """Two percent below the threshold the transient dies, two percent above it grows, at it it stays."""
     errors = []
     for x in all_walks(((0.98, 0.98),), (0.0, 0.5, 0.9)):
@@ -184,18 +171,11 @@ def stable_below_one_plus_eta() -> Evidence:
     for x in all_walks(((1.02, 1.02),)):
         errors.append(violation(*(1 - _left(x, 300)).tolist()))
     bound = (1 + 0.9) / (1e-6 * 1e-3)
-    return Evidence(
-        worst(errors),
-        note=(
-            "of eqs (2) to (6): plain gradient steps, the old policy averaged in at every step. With alpha = "
-            "1e-6, beta = 1e-3 and eta = 0.9 of the experiments, which use Adam, it asks for a largest "
-            f"eigenvalue below {bound:.1e}"
-        ),
-    )
+    yield from each_form(worst(errors), bound=bound)
 
 
-@claim("EMA-lem4.2-r1", how="simulation")
-def the_calm_regime() -> Evidence:
+@claim("EMA-lem4.2-r1")
+def the_calm_regime() -> Iterator[Found]:
     """Up to eta: every mode keeps its sign and shrinks by chi between 0 and eta; all of them die out."""
     errors = []
     for x in all_walks(NO_OSCILLATION):
@@ -206,11 +186,11 @@ def the_calm_regime() -> Evidence:
         errors.append(violation(*(-lags[1:] * lags[:-1]).flatten().tolist()))
     for x in all_walks(NO_OSCILLATION, (0.0, 0.5, 0.9)):
         errors.append(violation(*(_left(x, 300) - 1e-6).tolist()))
-    return Evidence(worst(errors), note="mode by mode; a single weight mixes modes and may change its sign")
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-lem4.2-r2", how="simulation")
-def the_ringing_regime() -> Evidence:
+@claim("EMA-lem4.2-r2")
+def the_ringing_regime() -> Iterator[Found]:
     """Between eta and 1 + eta: the steepest mode changes its sign at every step; the lag dies out."""
     errors = []
     for x in all_walks(OSCILLATING):
@@ -219,7 +199,7 @@ def the_ringing_regime() -> Evidence:
         errors.append(violation(*(flips + 0.04).flatten().tolist()))
     for x in all_walks(OSCILLATING, (0.0, 0.5, 0.9)):
         errors.append(violation(*(_left(x, 300) - 0.01).tolist()))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _softmax_lag(factor: float, steps: int = 600, eta: float = 0.9) -> tuple[float, float]:
@@ -235,20 +215,13 @@ def _softmax_lag(factor: float, steps: int = 600, eta: float = 0.9) -> tuple[flo
     return max(sizes), max(sizes[-steps // 10 :])
 
 
-@claim("EMA-lem4.2-r3", how="simulation")
-def the_unstable_regime() -> Evidence:
+@claim("EMA-lem4.2-r3")
+def the_unstable_regime() -> Iterator[Found]:
     """From 1 + eta on the steepest mode never shrinks."""
     errors = [_stays(x, 20) for x in all_walks(UNSTABLE)]
     errors += [violation(*(1 - _left(x, 300)).tolist()) for x in all_walks(UNSTABLE[1:])]
     high, late = _softmax_lag(1.1)
-    return Evidence(
-        worst(errors),
-        note=(
-            "unstable means that the transient does not go to 0: at equality it keeps its size. With the "
-            f"true KL of a softmax over six tokens, ten percent above the threshold, a lag of 0.001 grows "
-            f"to {high:.2f} and is {late:.2g} after 600 steps"
-        ),
-    )
+    yield from each_form(worst(errors), high=high, late=late)
 
 
 def _cycles(a: float, eta: float, steps: int, cycles: int = 200) -> float:
@@ -297,8 +270,8 @@ def _plain(a: float, eta: float, steps: int) -> float:
     return abs(theta - anchor)
 
 
-@claim("EMA-lem4.2-exact", how="simulation")
-def exact_for_another_order() -> Evidence:
+@claim("EMA-lem4.2-exact")
+def exact_for_another_order() -> Iterator[Found]:
     """Algorithm 3 stays stable beyond eq (9): the new policy is averaged in, after T gradient steps."""
 
     def nine(eta: float, steps: int) -> float:
@@ -314,31 +287,14 @@ def exact_for_another_order() -> Evidence:
         violation(-_within(1.0), -_within(0.5), _within(1.02) + 0.01),
     ]
     at, size = 1.95, 1e9 * 1e-6 * 1e-3  # alpha beta of the experiments, in billionths
-    return Evidence(
+    yield from each_form(
         _exactness(nine, _cycles, PERIODS),
         worst(corrected),
         inside=_exactness(nine, _plain, PERIODS),
-        condition=(
-            "the training dynamics are eqs (2) to (6): one gradient step, then the anchor moves with the old "
-            "policy"
-        ),
-        counterexample=(
-            rf"algorithm 3 with $\eta = 0.9$ and $\alpha\beta\lambda = {at}$, beyond 1.9: 30 cycles leave "
-            f"{_cycles(at, 0.9, 1, 30):.3f} of the lag for $T = 1$ and {_cycles(at, 0.9, 10, 30):.1g} for "
-            f"$T = 10$, with the true KL of a softmax {_softmax_cycles(at, 0.9, 10):.1g}"
-        ),
-        correction=(
-            "for algorithm 3, with $T$ gradient steps between two moves of the anchor: stable exactly if "
-            r"$\alpha\beta\lambda_{max} < 1 + \eta^{-1/T}$, and without a change of sign exactly if "
-            r"$\alpha\beta\lambda_{max} \le 1$. Eq (9) is sufficient and not necessary"
-        ),
-        practice=(
-            "none for stability: a run within eq (9) is stable. With step size and coefficient of the "
-            rf"experiments and $\eta = 0.9$, eq (9) allows $\lambda_{{max}}$ up to "
-            f"{nine(0.9, 10) / size:.2f} billion, algorithm 3 with $T = 10$ up to "
-            f"{algorithm(0.9, 10) / size:.2f} billion. The steady lag of eq (63) is up to $T$ times too "
-            f"small "
-            "(EMA-eq61-63)"
-        ),
-        unit="share of cases",
+        at=at,
+        cycles_at=_cycles(at, 0.9, 1, 30),
+        cycles_at_2=_cycles(at, 0.9, 10, 30),
+        softmax_cycles_at=_softmax_cycles(at, 0.9, 10),
+        number=nine(0.9, 10) / size,
+        number_2=algorithm(0.9, 10) / size,
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, hedged, worst
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3, k3_plus_plus, k4, k5, score_ratio
 from kl_book.ledger.claims.ground.off_policy import average
@@ -31,7 +35,6 @@ from kl_book.ledger.claims.ground.sums import (
     variance,
 )
 from kl_book.ledger.claims.ground.worlds import hedge_bandits, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
@@ -53,7 +56,7 @@ def _whole_gradient(f: Estimate, problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-eq75")
-def gradient_of_an_expectation_has_two_terms() -> Evidence:
+def gradient_of_an_expectation_has_two_terms() -> Iterator[Found]:
     """grad E[f] = E[f s + grad f] for any f(token, theta), and E[grad f] alone is another vector."""
     errors = []
     for problem in every_position():
@@ -64,11 +67,11 @@ def gradient_of_an_expectation_has_two_terms() -> Evidence:
     for problem in positions():
         alone = average(sampled_values_and_gradients(k3, problem)[1], problem)
         errors.append(differs(alone, _whole_gradient(k3, problem), by=SMALLEST_BIAS))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq76-79")
-def values_of_the_three() -> Evidence:
+def values_of_the_three() -> Iterator[Found]:
     """E[K1] = E[K3] = KL, E[w] = 1, and E[K2] is another number."""
     errors = []
     for problem in positions():
@@ -76,28 +79,27 @@ def values_of_the_three() -> Evidence:
         errors.append(apart(average(ref_ratio(problem), problem), 1.0))
         errors += [apart(average(values(f, problem), problem), kl) for f in (k1, k3)]
         errors.append(differs(average(values(k2, problem), problem), kl, by=SMALLEST_BIAS))
-    return Evidence(
-        worst(errors),
-        note="E[w] = 1 needs a policy that may sample whatever the reference may, as a softmax does",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-E2-K1")
-def differentiated_k1() -> Evidence:
+def differentiated_k1() -> Iterator[Found]:
     """Per sample the score, on average zero."""
     errors = [apart(differentiated(k1, p), score(p)) for p in every_position()]
-    return Evidence(worst(errors + [apart(moments(k1, p)[1], 0.0) for p in every_position()]))
+    yield from each_form(worst(errors + [apart(moments(k1, p)[1], 0.0) for p in every_position()]))
 
 
 @claim("EMA-eq80")
-def differentiated_k2() -> Evidence:
+def differentiated_k2() -> Iterator[Found]:
     """Per sample the log-ratio times the score, on average the gradient of the KL."""
     errors = [apart(differentiated(k2, p), scaled_score(log_ratio(p), p)) for p in every_position()]
-    return Evidence(worst(errors + [apart(moments(k2, p)[1], exact_gradient(p)) for p in every_position()]))
+    yield from each_form(
+        worst(errors + [apart(moments(k2, p)[1], exact_gradient(p)) for p in every_position()])
+    )
 
 
 @claim("EMA-eq81")
-def differentiated_k3() -> Evidence:
+def differentiated_k3() -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL and not of the reverse."""
     errors = []
     for problem in every_position():
@@ -108,11 +110,11 @@ def differentiated_k3() -> Evidence:
         errors += [apart(moments(k3, problem)[1], forward)]
         errors.append(apart(average(scaled_score(-w, problem), problem), forward))
     errors += [differs(moments(k3, p)[1], exact_gradient(p), by=SMALLEST_BIAS) for p in positions()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq83")
-def the_ratio_restores_the_missing_term() -> Evidence:
+def the_ratio_restores_the_missing_term() -> Iterator[Found]:
     """E[grad(r f)] = grad E[f] for any f(token, theta)."""
     errors = []
     for problem in every_position():
@@ -122,20 +124,20 @@ def the_ratio_restores_the_missing_term() -> Evidence:
                 return score_ratio(logp) * f(logp, ref_logp)
 
             errors.append(apart(moments(weighted, problem)[1], _whole_gradient(f, problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq84-86")
-def k3_plus_plus_by_the_trick() -> Evidence:
+def k3_plus_plus_by_the_trick() -> Iterator[Found]:
     """The value of K3, and the gradient of its expectation, which is the KL's."""
     errors = [bias_of_value_and_gradient(k3_plus_plus, p) for p in every_position()]
     errors += [apart(values(k3_plus_plus, p), values(k3, p)) for p in every_position()]
     errors += [apart(_whole_gradient(k3, p), exact_gradient(p)) for p in every_position()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq87-91")
-def k3_plus_plus_sample_by_sample() -> Evidence:
+def k3_plus_plus_sample_by_sample() -> Iterator[Found]:
     """(l + w - 1) s + (1 - w) s = l s: the gradient of a sample is the log-ratio times the score."""
     errors = []
     for problem in every_position():
@@ -144,20 +146,20 @@ def k3_plus_plus_sample_by_sample() -> Evidence:
         product = scaled_score(x + w - 1, problem) + scaled_score(1 - w, problem)
         errors += [apart(found, product), apart(found, scaled_score(x, problem))]
         errors.append(apart(average(found, problem), exact_gradient(problem)))
-    return Evidence(worst(errors), note="which is the gradient of K2 and of K4, sample by sample")
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq92-95")
-def k4_sample_by_sample() -> Evidence:
+def k4_sample_by_sample() -> Iterator[Found]:
     """The value of K1; per sample l s; on average the gradient of the KL."""
     errors = [bias_of_value_and_gradient(k4, p) for p in every_position()]
     errors += [apart(values(k4, p), log_ratio(p)) for p in every_position()]
     errors += [apart(differentiated(k4, p), scaled_score(log_ratio(p), p)) for p in every_position()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq96-98")
-def forms_of_the_forward_gradient() -> Evidence:
+def forms_of_the_forward_gradient() -> Iterator[Found]:
     """-sum pi_ref s = -E[w s] = E[(1 - w) s], and it is the gradient of the forward KL."""
     errors = []
     for problem in every_position():
@@ -165,26 +167,26 @@ def forms_of_the_forward_gradient() -> Evidence:
         summed = -mean(terms(problem).ref_logp.sum(-1).exp(), score(problem))
         forms = [summed, *(average(scaled_score(c, problem), problem) for c in (-w, 1 - w))]
         errors += [apart(f, wanted) for f in forms]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq99-100")
-def value_of_k5() -> Evidence:
+def value_of_k5() -> Iterator[Found]:
     """log r adds nothing; E[w log w] is the forward KL."""
     errors = []
     for problem in every_position():
         w = ref_ratio(problem)
         errors.append(apart(values(k5, problem), w * w.log()))
         errors.append(apart(average(values(k5, problem), problem), exact(forward_kl, problem)[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq101-102")
-def gradient_of_k5() -> Evidence:
+def gradient_of_k5() -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL."""
     errors = [apart(differentiated(k5, p), scaled_score(1 - ref_ratio(p), p)) for p in every_position()]
     errors += [apart(moments(k5, p)[1], exact_gradient(p, "forward")) for p in every_position()]
-    return Evidence(worst(errors), note="which is the gradient of K3, sample by sample")
+    yield from each_form(worst(errors))
 
 
 def _saved(problem: Problem) -> tuple[float, float, float]:
@@ -202,7 +204,7 @@ def _overlap(problem: Problem) -> float:
 
 
 @claim("EMA-F4")
-def a_baseline_of_one() -> Evidence:
+def a_baseline_of_one() -> Iterator[Found]:
     """It keeps the mean; the variance falls by 2 E_ref|s|^2 - E_pi|s|^2, mostly."""
     errors = [
         apart(average(scaled_score(1 - ref_ratio(p), p), p), average(scaled_score(-ref_ratio(p), p), p))
@@ -214,11 +216,10 @@ def a_baseline_of_one() -> Evidence:
     errors += [apart(gain, _overlap(p)) for p, (*_, gain) in found.items()]
     helped = [found[p][1] < found[p][0] for p in hedge_bandits()]
     before, after, _ = found[rare]
-    return Evidence(
+    yield from each_form(
         max(worst(errors), hedged(helped)),
-        note=(
-            f"it lowers the variance in {sum(helped)} of {len(helped)} vocabularies of the fixed list; for "
-            r"softmax logits exactly where $4\sum\pi\pref < 1 + 3\sum\pi^2$. It raises it for $\pi$ = "
-            rf"(0.9, 0.1) and $\pref$ = (0.99, 0.01), from {before:.4f} to {after:.4f}"
-        ),
+        sum_of_helped=sum(helped),
+        number_of_helped=len(helped),
+        before=before,
+        after=after,
     )

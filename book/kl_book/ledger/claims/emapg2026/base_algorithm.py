@@ -7,10 +7,12 @@ objective is differentiated as it stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
 from kl_book.ledger.claims.ground.estimates import k4, k5
 from kl_book.ledger.claims.ground.off_policy import mean_gradient
@@ -26,7 +28,6 @@ from kl_book.ledger.claims.ground.rollouts import (
 from kl_book.ledger.claims.ground.sequences import partial_gradient
 from kl_book.ledger.claims.ground.sums import exact, field, kl_gradient, mean, terms
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, prefix_tree
 
 LOW, HIGH = 0.2, 0.28  # bounds of the source
@@ -73,7 +74,7 @@ def by_ppo(problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-appA-ysample")
-def samples_of_the_old_policy() -> Evidence:
+def samples_of_the_old_policy() -> Iterator[Found]:
     """log pi is no distribution; under pi the gradient of J is that of E[R]."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -82,21 +83,11 @@ def samples_of_the_old_policy() -> Evidence:
         corrected += [apart(logp.exp().sum(), 1.0)]
         corrected.append(apart(field(problem.rewards, problem), reward_gradient(problem)))
     logp = terms(two_answers()).logp.sum(-1)
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-alg3",
-        correction=r"$y \sim \pi_{old}(\cdot|x)$, as in line 5 of algorithm 3",
-        counterexample=(
-            f"policy (0.9, 0.1): the log-probs {float(logp[0]):.3f} and {float(logp[1]):.3f} are negative"
-        ),
-        practice="none: nothing can be sampled from a logarithm, so every implementation takes the policy",
-        unit="difference",
-    )
+    yield from each_form(worst(printed), worst(corrected), float=float(logp[0]), float_2=float(logp[1]))
 
 
 @claim("EMA-appA-mask")
-def index_of_the_ratio() -> Evidence:
+def index_of_the_ratio() -> Iterator[Found]:
     """With the ratio of any fixed token l in the mask of token n it is not PPO's; with s_n it is."""
     printed, corrected = [], []
     for problem in few_sampled_elsewhere():
@@ -108,21 +99,13 @@ def index_of_the_ratio() -> Evidence:
             printed.append(min(relative(x, wanted) for x in readings))
     s = torch.tensor([1.4, 1.0], dtype=torch.float64)
     own, by_first, by_second = (_row(mask(x, torch.ones(2))) for x in (s, s[[0, 0]], s[[1, 1]]))
-    return Evidence(
+    yield from each_form(
         min(printed),
         worst(corrected),
-        agrees_with="EMA-appA-mask+equivalent",
-        correction="$s_n$, the ratio of the same token: $l$ is not defined",
-        practice=(
-            "none for PPO's clip as it is usually written, with each token's own ratio. With the ratio of "
-            "one "
-            f"token in all masks the gradient is off by {min(printed):.0%} or more here"
-        ),
-        unit="relative difference",
-        counterexample=(
-            f"two tokens, $A = 1$, ratios 1.4 and 1: masks {own} by their own ratios, {by_first} by that of "
-            f"the first, {by_second} by that of the second"
-        ),
+        min_printed=min(printed),
+        own=own,
+        by_first=by_first,
+        by_second=by_second,
     )
 
 
@@ -131,7 +114,7 @@ def _row(x: torch.Tensor) -> str:
 
 
 @claim("EMA-appA-mask+equivalent")
-def masks_and_ppo() -> Evidence:
+def masks_and_ppo() -> Iterator[Found]:
     """s M A s_n has PPO's gradient, one-sided at a bound; the values of the two differ."""
     printed, inside = [], []
     for problem in few_sampled_elsewhere():
@@ -152,20 +135,11 @@ def masks_and_ppo() -> Evidence:
             h = 2.0**-10
             sides = [float(surrogate(s + x, advantage) - surrogate(s, advantage)) / x for x in (-h, h)]
             inside.append(min(apart(mask(s, advantage) * sign, side) for side in sides))
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            "the gradient is meant; at a bound, where PPO's objective has a kink, the mask takes the side "
-            "within. The numbers differ: the masked one is no value to log"
-        ),
-        given="implied by algorithm 3, line 23: only the gradient is used, and the ratio is detached",
-        unit="difference",
-        counterexample=(
-            rf"one token, $\pi = \mu = 1/2$, $A = 1$: PPO's objective is {_value(surrogate):.3f}, the masked "
-            rf"one "
-            f"{math.log(0.5) * _value(lambda s, a: mask(s, a) * s * a):.3f}"
-        ),
+        value_surrogate=_value(surrogate),
+        number=math.log(0.5) * _value(lambda s, a: mask(s, a) * s * a),
     )
 
 
@@ -191,7 +165,7 @@ def _misfit(problem: Problem, beta: float, strength: float) -> float:
 
 
 @claim("EMA-appA-norm")
-def one_is_averaged_the_other_summed() -> Evidence:
+def one_is_averaged_the_other_summed() -> Iterator[Found]:
     """With J averaged over L tokens and KL summed, the coefficient is beta L; both summed it is beta."""
     printed: list[float] = []
     inside: list[float] = []
@@ -211,32 +185,20 @@ def one_is_averaged_the_other_summed() -> Evidence:
         both = _summed(problem, beta, torch.ones_like(problem.rewards))
         corrected.append(apart(both, beta * partial_gradient(problem) - reward_gradient(problem)))
     problem = prefix_tree(2, 2, seed=1)
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         worst(corrected),
         inside=worst(inside),
-        condition="every answer has one token",
-        correction=(
-            r"with $J$ and $\hat{KL}$ both summed, as in lines 16 to 22 of algorithm 3 (or both averaged, at "
-            r"a fixed length $L$), the coefficient is $\beta$; with $J$ averaged and $\hat{KL}$ summed it is "
-            r"$\beta L$ at a fixed length"
-        ),
-        counterexample=(
-            rf"answers of two tokens, $\beta$ = {beta}: the gradient of $-J + \beta\hat{{KL}}$ differs by "
-            rf"{_misfit(problem, beta, beta):.1%} from that of any multiple of $-\E[R] + {beta}\,$KL, and by "
-            rf"{_misfit(problem, beta, 2 * beta):.1%} from that of $-\E[R] + {2 * beta}\,$KL"
-        ),
-        practice=(
-            rf"large for long answers, if code follows the details: $\beta$ = 0.001 acts as "
-            rf"{0.001 * 1000:g} with answers of 1,000 tokens. With lengths that differ, $1/L$ per answer is "
-            "another objective besides. Which of the two the reported runs use is not said"
-        ),
-        unit="relative difference",
+        beta=beta,
+        misfit_problem=_misfit(problem, beta, beta),
+        misfit_problem_2=_misfit(problem, beta, 2 * beta),
+        number=2 * beta,
+        number_2=0.001 * 1000,
     )
 
 
 @claim("EMA-appA-groupmean")
-def moments_of_the_group() -> Evidence:
+def moments_of_the_group() -> Iterator[Found]:
     """E[V] = E[R], E[std^2] = Var R, and the gradient with A = R - V is 1 - 1/N of that of E[R]."""
     errors = []
     for problem in rollouts():
@@ -249,17 +211,11 @@ def moments_of_the_group() -> Evidence:
             errors += [apart(g.expect(g.value), value), apart(g.expect(square), spread)]
             found = expected_sum(g.reward - g.value, problem, g) / size
             errors.append(apart(found, (1 - 1 / size) * gradient))
-    return Evidence(
-        worst(errors),
-        note=(
-            "V and std^2 are unbiased; the gradient is 1 - 1/N of that of E[R], because the own reward is in "
-            "V. N - 1 asks for N of at least 2"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-alg3+group")
-def advantages_of_a_prompt() -> Evidence:
+def advantages_of_a_prompt() -> Iterator[Found]:
     """From N = 2 on the gradient with A = R - V is that of E[R], up to the factor 1 - 1/N."""
     errors = []
     for problem in rollouts():
@@ -268,20 +224,11 @@ def advantages_of_a_prompt() -> Evidence:
             found = expected_sum(g.reward - g.value, problem, g) / (size - 1)
             errors.append(apart(found, reward_gradient(problem)))
     alone = group(two_answers(), 1)
-    return Evidence(
-        worst(errors),
-        note=(
-            "line 5 shows one answer and leaves N to the details, whose std needs N of at least 2. With N = "
-            "1 "
-            f"the advantage would be {float((alone.reward - alone.value).abs().max()):g}, and only the KL "
-            f"would "
-            "move the policy"
-        ),
-    )
+    yield from each_form(worst(errors), float=float((alone.reward - alone.value).abs().max()))
 
 
 @claim("EMA-appA-groupmean+std")
-def division_by_the_spread() -> Evidence:
+def division_by_the_spread() -> Iterator[Found]:
     """At N = 2 the gradient is that of the win rate against itself; only groups of equal rewards have 0/0."""
     errors = []
     for problem in rollouts():
@@ -301,18 +248,11 @@ def division_by_the_spread() -> Evidence:
                 errors.append(apart(found, exact(wins, problem)[1] / math.sqrt(2)))
     g = group(two_answers(), 2)
     equal = float(g.chance[(g.reward == g.reward[:, :1]).all(-1)].sum())
-    return Evidence(
-        worst(errors),
-        note=(
-            f"a group of equal rewards has 0/0 and is left out or given 0 (a share {equal:.2f} of the groups "
-            "for two answers, policy (0.9, 0.1), N = 2). At N = 2 the rest follows the win rate against "
-            "itself: how much better a reward is has no weight"
-        ),
-    )
+    yield from each_form(worst(errors), equal=equal)
 
 
 @claim("EMA-appA-mask+orthogonal")
-def any_base_algorithm() -> Evidence:
+def any_base_algorithm() -> Iterator[Found]:
     """Whatever J is, the KL term adds beta grad KL to the expected gradient of -J."""
     errors, beta = [], 0.3
     kinds: dict[str, Weights] = {
@@ -326,7 +266,7 @@ def any_base_algorithm() -> Evidence:
             both, alone = _loss_gradient(problem, s, beta), _loss_gradient(problem, s, 0.0)
             kl = kl_gradient(problem) if problem.rows.shape[1] == 1 else partial_gradient(problem)
             errors += [apart(both - alone, beta * kl), apart(alone, -by_scores(s, problem))]
-    return Evidence(worst(errors), note="as a sum of gradients, before an optimizer such as Adam rescales it")
+    yield from each_form(worst(errors))
 
 
 def _loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch.Tensor:
@@ -342,7 +282,7 @@ def _loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch
 
 
 @claim("EMA-appB-global")
-def normalization_over_the_batch() -> Evidence:
+def normalization_over_the_batch() -> Iterator[Found]:
     """Mean 0 and spread 1 over B x N numbers; every prompt keeps its share, as one number divides all."""
     errors = []
     one, two = rollouts()[1:3]
@@ -360,18 +300,11 @@ def normalization_over_the_batch() -> Evidence:
         undone = torch.where(flat[:, None], 0.0, (a - a.mean(-1, keepdim=True)))[:, columns]
         found = torch.einsum("g,gi,girv->rv", chance, undone / 2, terms(problem).score[x.drawn[which]])
         errors.append(apart(found, reward_gradient(problem) / 2))
-    return Evidence(
-        worst(errors),
-        note=(
-            "A is centered per prompt already, so that subtracting the mean does nothing. One number divides "
-            "the whole batch: prompts of little spread stay small, and a prompt of equal rewards is 0, not "
-            "0/0"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-appB-global+clip")
-def a_clip_to_one() -> Evidence:
+def a_clip_to_one() -> Iterator[Found]:
     """clip(s, 1, 1) = 1: the sampled KL with it is the sampled KL without a weight, and biased alike."""
     errors = []
     for problem in (p for p in few_sampled_elsewhere() if p.rows.shape[1] == 1):
@@ -381,4 +314,4 @@ def a_clip_to_one() -> Evidence:
             errors += [apart(value, without[0]), apart(gradient, without[1])]
             errors.append(apart(gradient, mean_gradient(estimate, problem)))
         errors.append(differs(mean_gradient(k4, problem), kl_gradient(problem)))
-    return Evidence(worst(errors), note="of the KL term; J keeps its own ratio")
+    yield from each_form(worst(errors))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import worst
 from kl_book.ledger.claims.ground.estimates import score_ratio
 from kl_book.ledger.claims.ground.off_policy import rho
@@ -15,7 +19,6 @@ from kl_book.ledger.claims.ground.top_k import (
     of_the_sampler,
 )
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 def _value(split: WrittenSplit, *, forward: bool) -> float:
@@ -29,31 +32,18 @@ def _value(split: WrittenSplit, *, forward: bool) -> float:
 
 
 @claim("EMA-appA-sign")
-def sampled_part_of_the_reverse_form() -> Evidence:
+def sampled_part_of_the_reverse_form() -> Iterator[Found]:
     """r sg(log(pi_ref/pi)) is minus K4: the tail is subtracted."""
     printed = WrittenSplit(REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     (head,) = (x for x in of_the_sampler(small) if x.sum() == 1)
     off, kl = bias_of_top_k(printed, reverse_kl, head, small)[0], exact(reverse_kl, small)[0]
-    return Evidence(
-        _value(printed, forward=False),
-        _value(REVERSE, forward=False),
-        agrees_with="EMA-eq23",
-        correction=r"$r\,\sg(\log(\pi/\pref))$, which is K4; for the gradient see EMA-alg1",
-        counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2), the first token in the top-k part: the mean is "
-            f"{kl + off:.4f}, the KL is {kl:.4f}"
-        ),
-        practice=(
-            "none for code that follows eq (23) or algorithm 1. Written by the details, the sampled rest is "
-            "subtracted: a logged KL is off by twice the rest, and tokens outside the top k are pushed away "
-            "from the reference"
-        ),
-        unit="difference",
+    yield from each_form(
+        _value(printed, forward=False), _value(REVERSE, forward=False), number=kl + off, kl=kl
     )
 
 
 @claim("EMA-appA-fkl")
-def forward_form_written_out() -> Evidence:
+def forward_form_written_out() -> Iterator[Found]:
     """Head and tail of algorithm 2, in value; its gradient is another row (EMA-alg2)."""
-    return Evidence(_value(FORWARD, forward=True))
+    yield from each_form(_value(FORWARD, forward=True))

@@ -5,10 +5,12 @@ The generators are written out here, and so are the divergences that their names
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, bias_against, divergence
 from kl_book.ledger.claims.ground.errors import apart, hedged, violation, worst
 from kl_book.ledger.claims.ground.estimates import detached_forward, k4, k5, score_ratio
@@ -24,11 +26,8 @@ from kl_book.ledger.claims.ground.sums import (
 )
 from kl_book.ledger.claims.ground.top_k import WrittenSplit, mean_of_top_k, subsets
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.estimators.sampled import kf_plus_plus
 from kl_companion.tabular import Problem
-
-KINK = "total variation has a kink at $t = 1$: any of its slopes there will do"
 
 
 def sampled(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
@@ -37,7 +36,7 @@ def sampled(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
 
 
 @claim("EMA-eq109-114")
-def forms_of_a_divergence() -> Evidence:
+def forms_of_a_divergence() -> Iterator[Found]:
     """Q f(t) averaged is P w f(1/w) averaged, and its gradient is E[f'(t) s]; 0 between equals."""
     errors = []
     for problem in bandits():
@@ -55,11 +54,11 @@ def forms_of_a_divergence() -> Evidence:
                 violation(-value),
                 abs(float(f(torch.ones(1, dtype=torch.float64)))),
             ]
-    return Evidence(worst(errors), note=KINK)
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq115-119")
-def any_divergence_from_samples() -> Evidence:
+def any_divergence_from_samples() -> Iterator[Found]:
     """r w f(1/w) is sg(w) f(1/w), sample by sample, and unbiased in value and gradient."""
     errors = []
     for problem in bandits():
@@ -72,7 +71,7 @@ def any_divergence_from_samples() -> Evidence:
             ]
             if not name.startswith("power"):
                 errors.append(bias_against(kf_plus_plus(name, "generic"), divergence(f), problem))
-    return Evidence(worst(errors), note=KINK)
+    yield from each_form(worst(errors))
 
 
 def _detached(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
@@ -86,7 +85,7 @@ def _entry(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
 
 
 @claim("EMA-eq120-126")
-def any_divergence_with_a_head() -> Evidence:
+def any_divergence_with_a_head() -> Iterator[Found]:
     """Head of entries Q f(P/Q), tail r w f(1/w) with the same f: unbiased for every set of tokens."""
     errors = []
     for problem in (*bandits()[:6], bandits()[8]):
@@ -96,7 +95,7 @@ def any_divergence_with_a_head() -> Evidence:
             for chosen in subsets(len(terms(problem).p)):
                 value, gradient = mean_of_top_k(split, chosen, problem)
                 errors += [apart(value, right), apart(gradient, slope)]
-    return Evidence(worst(errors), note=KINK)
+    yield from each_form(worst(errors))
 
 
 def _baseline(more: torch.Tensor, less: torch.Tensor, problem: Problem) -> tuple[float, float, float]:
@@ -108,7 +107,7 @@ def _baseline(more: torch.Tensor, less: torch.Tensor, problem: Problem) -> tuple
 
 
 @claim("EMA-H-note1")
-def log_r_is_a_baseline() -> Evidence:
+def log_r_is_a_baseline() -> Iterator[Found]:
     """K5 = sg(w) log w + log r: log r has value 0 and mean gradient 0, E[w] = 1; typically less variance."""
     errors, rare = [], two_policies((0.9, 0.1), (0.99, 0.01))
     spread = {}
@@ -122,13 +121,12 @@ def log_r_is_a_baseline() -> Evidence:
         errors.append(violation(abs(before - after - saved) - 1e-12 * (1 + before)))
     helped = [spread[p][1] < spread[p][0] for p in hedge_bandits()]
     before, after, _ = spread[rare]
-    return Evidence(
+    yield from each_form(
         max(worst(errors), hedged(helped)),
-        note=(
-            f"lower in {sum(helped)} of {len(helped)} bandits of the fixed list, exactly where "
-            r"$2\,\E_{ref}|s|^2 \ge \E_\pi|s|^2$; higher for $\pi$ = (0.9, 0.1), $\pref$ = (0.99, 0.01): "
-            f"{after:.4f} against {before:.4f}. Summed over a part of the vocabulary its mean is not 0"
-        ),
+        sum_of_helped=sum(helped),
+        number_of_helped=len(helped),
+        after=after,
+        before=before,
     )
 
 
@@ -138,7 +136,7 @@ def log_ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-H-note2")
-def the_mean_of_the_log_ratio_is_the_kl() -> Evidence:
+def the_mean_of_the_log_ratio_is_the_kl() -> Iterator[Found]:
     """E[-log w] is the KL; what is zero is the mean of its gradient, the score."""
     printed, corrected = [], []
     for problem in bandits():
@@ -149,28 +147,13 @@ def the_mean_of_the_log_ratio_is_the_kl() -> Evidence:
             apart(mean(t.p, differentiated(log_ratio, problem)), 0.0),
         ]
     small = two_policies((0.75, 0.25), (0.5, 0.5))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="proof",
-        unit="difference",
-        counterexample=(
-            r"$\pi$ = (3/4, 1/4), $\pref$ = (1/2, 1/2): the mean of $-\log w$ is "
-            f"{float(mean(terms(small).p, terms(small).log_ratio.sum(-1))):.3f} nats, the KL"
-        ),
-        correction=(
-            r"$\E[-\log w] = \KL{\pi}{\pref}$; what is 0 is the mean of its gradient, the score, as the next "
-            "equation of the sentence says"
-        ),
-        practice=(
-            "nothing depends on it: K4 drops the gradient of $-\\log w$, whose mean is 0 over the whole "
-            "vocabulary, and has the right gradient in every world that was tried"
-        ),
+    yield from each_form(
+        worst(printed), worst(corrected), float=float(mean(terms(small).p, terms(small).log_ratio.sum(-1)))
     )
 
 
 @claim("EMA-H-note3")
-def detaching_the_log_ratio() -> Evidence:
+def detaching_the_log_ratio() -> Iterator[Found]:
     """K4 against r (-log w): one mean gradient, and less variance exactly where E[(2 l + 1) |s|^2] > 0."""
     always, inside, spread = [], [], {}
     small = two_policies((0.99, 0.01), (0.96, 0.04))
@@ -184,24 +167,13 @@ def detaching_the_log_ratio() -> Evidence:
     ratios = [after / before for before, after, _ in spread.values()]  # the last one is the small one's
     listed = ratios[:-1]
     before, after, _ = spread[small]
-    return Evidence(
+    yield from each_form(
         max(worst(always), sum(x >= 1 for x in ratios) / len(ratios)),
         inside=worst([*always, *inside]),
-        condition=(
-            r"$\E_\pi[(2\ell + 1)|s|^2] > 0$ with $\ell = -\log w$, as where no token has $\pi < 0.61\,\pref$"
-        ),
-        unit="share of cases",
-        correction=(
-            r"the gradient stays unbiased, and its variance is typically lower: by $\E_\pi[(2\ell + "
-            "1)|s|^2]$, which can be negative"
-        ),
-        counterexample=(
-            rf"$\pi$ = (0.99, 0.01), $\pref$ = (0.96, 0.04): gradient variance {after:.4f} with the "
-            f"stop-gradient, {before:.4f} without"
-        ),
-        practice=(
-            f"K4 has the lower variance in {sum(x < 1 for x in listed)} of {len(listed)} bandits of the "
-            f"fixed list, up to {1 / min(listed):.0f} times lower; elsewhere up to {max(listed):.1f} times "
-            "higher. The mean gradient is the same, so that no optimum moves"
-        ),
+        after=after,
+        before=before,
+        sum=sum(x < 1 for x in listed),
+        number_of_listed=len(listed),
+        number=1 / min(listed),
+        max_listed=max(listed),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import Literal
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.estimates import SAMPLED, Estimate, k3, k3_plus_plus, k4, top_k_estimate
 from kl_book.ledger.claims.ground.off_policy import in_loss, rho
@@ -14,7 +17,6 @@ from kl_book.ledger.claims.ground.positions import OBJECTIVES, SMALLEST_BIAS, im
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl, terms, values
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, three_policies, tree_of
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, bandit, truncate
 
 DIRECTION = {"K5": "forward"}  # of the gradient that belongs to the value; reverse for the others
@@ -36,7 +38,7 @@ def bias(estimate: Estimate, problem: Problem, target: str) -> tuple[float, floa
 
 
 @claim("EMA-5.2-offpolicy")
-def the_weight_keeps_what_was_unbiased() -> Evidence:
+def the_weight_keeps_what_was_unbiased() -> Iterator[Found]:
     """E_mu[s x] = E_pi[x], of values and gradients; without s it is not."""
     errors: list[float] = []
     for problem in elsewhere():
@@ -51,14 +53,7 @@ def the_weight_keeps_what_was_unbiased() -> Evidence:
     cut = truncate(bandit(4, seed=1), top_k=2)
     found, kl = moments(importance_weighted(k4, cut), cut)[0], exact(reverse_kl, cut)[0]
     kept = float(cut.logits[0].softmax(-1).topk(2).values.sum())
-    return Evidence(
-        worst(errors),
-        note=(
-            "at a given prefix, from a sampler that gives every token some probability. From the policy cut "
-            rf"to the top 2 of 4 tokens (mass {kept:.3f}) $s\,$K4 has the mean {found:.4f}, and the KL is "
-            f"{kl:.4f}"
-        ),
-    )
+    yield from each_form(worst(errors), kept=kept, found=found, kl=kl)
 
 
 def _clipped(problem: Problem, clip: tuple[float, float]) -> list[float]:
@@ -89,28 +84,19 @@ def _head_only(logp: torch.Tensor, ref_logp: torch.Tensor, *, k: int, forward: b
 
 
 @claim("EMA-5.2-clip")
-def clipped_weights() -> Evidence:
+def clipped_weights() -> Iterator[Found]:
     """Values stay unbiased while no weight reaches the range's ends; one clipped weight biases them."""
     wide = [e for p in elsewhere() for e in _clipped(p, (0.0, float(rho(p).max()) + 1))]
     tight = [e for p in elsewhere() for e in _clipped(p, (0.5, 2.0))]
     small = three_policies((0.5, 0.5), (0.25, 0.75), (0.9, 0.1))
     found = moments(importance_weighted(k4, small, (0.0, 2.5)), small)[0]
-    return Evidence(
-        max(worst(wide), worst(tight)),
-        inside=worst(wide),
-        condition=r"no weight leaves $[s_{min}, s_{max}]$, so that nothing is clipped; on-policy it is 1",
-        given=r"stated in table 1: means are taken over tokens of $\pi_\theta$, where every weight is 1",
-        counterexample=(
-            r"$\pi$ = (1/2, 1/2), $\pref$ = (1/4, 3/4), $\mu$ = (0.9, 0.1), $s$ clipped to [0, 2.5], "
-            r"$k = 0$: "
-            f"mean {found:.4f}, the KL is {exact(reverse_kl, small)[0]:.4f}"
-        ),
-        unit="difference",
+    yield from each_form(
+        max(worst(wide), worst(tight)), inside=worst(wide), found=found, number=exact(reverse_kl, small)[0]
     )
 
 
 @claim("EMA-eq22+resembles")
-def k3_plus_plus_and_the_modified_k3() -> Evidence:
+def k3_plus_plus_and_the_modified_k3() -> Iterator[Found]:
     """K3 with the attached ratio pi/pi_old, and sg(pi/pi_old) K3++: one value and one gradient per sample."""
     errors = []
     for problem in elsewhere():
@@ -119,7 +105,7 @@ def k3_plus_plus_and_the_modified_k3() -> Evidence:
         first, second = (in_loss(k3, problem, how) for how in ("attached", "detached"))
         errors.append(differs(first, second))
         errors.append(bias(importance_weighted(k3_plus_plus, problem), problem, "reverse")[1])
-    return Evidence(worst(errors), note="the product is the same; r and s name its two factors")
+    yield from each_form(worst(errors))
 
 
 def _weighted_gradient(name: str, how: Literal["attached", "detached"], problem: Problem) -> torch.Tensor:
@@ -127,7 +113,7 @@ def _weighted_gradient(name: str, how: Literal["attached", "detached"], problem:
 
 
 @claim("EMA-eq22+sg")
-def the_weight_should_carry_no_gradient() -> Evidence:
+def the_weight_should_carry_no_gradient() -> Iterator[Found]:
     """Detached it keeps the on-policy value and gradient of every estimator; attached it does not."""
     errors = []
     for problem in elsewhere():
@@ -140,14 +126,7 @@ def the_weight_should_carry_no_gradient() -> Evidence:
     small = three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
     g = {h: float(_weighted_gradient("K3", h, small)[0, 0]) for h in ("attached", "detached")}
     errors.append(apart(g["attached"], exact(reverse_kl, small)[1][0, 0]))
-    return Evidence(
-        worst(errors),
-        note=(
-            "K1 and K3 lack a term on-policy, and an attached weight supplies it, as in DeepSeek-V3.2: at "
-            r"$\pi$ = (3/4, 1/4), $\pref = \mu$ = (1/2, 1/2) the first logit gets "
-            f"{g['attached']:.4f} from $s\\,$K3 attached, as from the KL, and {g['detached']:.4f} detached"
-        ),
-    )
+    yield from each_form(worst(errors), g_attached=g["attached"], g_detached=g["detached"])
 
 
 def _visits(problem: Problem, sampler: torch.Tensor) -> torch.Tensor:
@@ -176,7 +155,7 @@ def _one_way_to_diverge() -> Problem:
 
 
 @claim("EMA-5.2-exactonpolicy")
-def exact_kl_needs_no_weight() -> Evidence:
+def exact_kl_needs_no_weight() -> Iterator[Found]:
     """At a given prefix it does not depend on who sampled; which prefixes count, does."""
     printed, inside = [], []
     several = [p for p in sampled_elsewhere() if p.rows.shape[1] > 1]
@@ -197,18 +176,9 @@ def exact_kl_needs_no_weight() -> Evidence:
         weighed = _token_level(problem, p * before)
         inside += [apart(weighed[0], wanted[0]), apart(weighed[1], wanted[1])]
     found = _token_level(small, terms(small).p[:, None].expand_as(small.completion_mask))[0]
-    return Evidence(
+    yield from each_form(
         max(worst(printed), worst(inside)),
         inside=worst(inside),
-        condition=(
-            r"the prefix is given. An expectation over sequences of $\pi$ needs the weights of the tokens "
-            "before, also for exact KL"
-        ),
-        given="implied by section 5.2: its expectations, eqs (17) and (20), are at a given prefix",
-        unit="difference",
-        counterexample=(
-            r"two binary tokens, first $\pi = \pref$ = (1/2, 1/2) and $\mu$ = (0.9, 0.1), then $\pi$ = "
-            f"(0.9, 0.1) instead of (1/2, 1/2) after the second token alone: the exact KLs sum to "
-            f"{found:.4f} on average under $\\mu$, to {exact(reverse_kl, small)[0]:.4f} under $\\pi$"
-        ),
+        found=found,
+        number=exact(reverse_kl, small)[0],
     )

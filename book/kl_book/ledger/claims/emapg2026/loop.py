@@ -6,8 +6,12 @@ and the KL is exact, which is Top-k KL with the whole vocabulary in the head.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
 from kl_book.ledger.claims.ground.rollouts import (
     first_logit,
@@ -20,7 +24,6 @@ from kl_book.ledger.claims.ground.sequences import partial_gradient
 from kl_book.ledger.claims.ground.sums import field, kl_gradient, terms
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, tree_of, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, bandit
 
 RATE, BETA, DECAY = 0.3, 0.5, 0.9
@@ -79,7 +82,7 @@ def replayed(start: Problem, inner: int, period: int) -> list[float]:
 
 
 @claim("EMA-intro-update")
-def coefficient_of_the_kl() -> Evidence:
+def coefficient_of_the_kl() -> Iterator[Found]:
     """alpha must stand before the KL as well, or the optimum is that of beta/alpha."""
     rate, beta = 0.1, 0.5
     printed, corrected = [], []
@@ -97,29 +100,11 @@ def coefficient_of_the_kl() -> Evidence:
         rewards=two_answers().rewards
     )
     step = first_logit(rate * field(world.rewards, world) - beta * kl_gradient(world))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-alg3+step",
-        correction=(
-            r"the step is $\alpha(A\nabla\log\pi - \beta\nabla\hat{KL})$, as lines 22 and 23 "
-            "of algorithm 3 and section 4 have it"
-        ),
-        counterexample=(
-            r"two answers, even reference, R = (1, 0), $\alpha = 0.1$, $\beta = 0.5$: at the optimum of "
-            rf"$\E[R] - \beta\,$KL the printed step moves the first logit by {step:.4f}"
-        ),
-        practice=(
-            "none for a run whose optimizer takes the whole loss, as algorithm 3 does. Taken literally, with "
-            r"the step size 1e-6 and $\beta$ = 1e-3 of the experiments, the KL would weigh "
-            rf"{1e-3 / 1e-6:g} times the reward: the coefficient would be $\beta/\alpha$"
-        ),
-        unit="relative difference",
-    )
+    yield from each_form(worst(printed), worst(corrected), step=step, number=1e-3 / 1e-6)
 
 
 @claim("EMA-alg3+step")
-def step_of_the_loop() -> Evidence:
+def step_of_the_loop() -> Iterator[Found]:
     """theta - alpha grad L is alpha (grad E[R] - beta grad KL) on average, and rests at the optimum."""
     errors = []
     for problem in bandits()[:6]:
@@ -127,9 +112,7 @@ def step_of_the_loop() -> Evidence:
             errors.append(apart(loss_gradient(problem, beta), regularized_gradient(problem, beta)))
             best = at_optimum(problem._replace(rewards=problem.rewards / beta))
             errors.append(apart(loss_gradient(best._replace(rewards=problem.rewards), beta), 0.0))
-    return Evidence(
-        worst(errors), note="in expectation, on-policy, the rewards as advantages, and with an exact KL"
-    )
+    yield from each_form(worst(errors))
 
 
 def _surrogate_gradient(problem: Problem) -> torch.Tensor:
@@ -151,7 +134,7 @@ def _second_step() -> Problem:
 
 
 @claim("EMA-alg3")
-def the_whole_loop() -> Evidence:
+def the_whole_loop() -> Iterator[Found]:
     """Every step has the gradient of PPO's surrogate less beta KL; the anchor averages the new policies."""
     errors: list[float] = []
     for start in (bandit(3, seed=1), bandit(4, seed=2, scale=0.5)):
@@ -163,18 +146,11 @@ def the_whole_loop() -> Evidence:
         errors.append(apart(-loss_gradient(problem, 0.0), _surrogate_gradient(problem)))
     world = _second_step()
     found, true = first_logit(-loss_gradient(world, 0.0)), first_logit(reward_gradient(world))
-    return Evidence(
-        worst(errors),
-        note=(
-            "the first of the steps has the gradient of E[R]; later ones weigh token n and not the tokens "
-            "before it. Two binary tokens, R = 1 for (0, 1), pi_old even, pi (0.8, 0.2) first and after a 0: "
-            f"{found:.4f} in place of {true:.4f} on the first logit"
-        ),
-    )
+    yield from each_form(worst(errors), found=found, true=true)
 
 
 @claim("EMA-alg3+ref")
-def which_anchor() -> Evidence:
+def which_anchor() -> Iterator[Found]:
     """The KL of line 18 is to the moving anchor; to the fixed pi_ref it is another step."""
     printed, inside = [], []
     for start in (bandit(3, seed=1), bandit(4, seed=2, scale=0.5)):
@@ -189,16 +165,12 @@ def which_anchor() -> Evidence:
     _, policies, anchors = run(start, iterations=3, inner=1, period=1)
     world = start._replace(logits=policies[-1], ref_logits=anchors[-1])
     both = [first_logit(kl_gradient(world._replace(ref_logits=x))) for x in (start.logits, anchors[-1])]
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=r"$\pref$ is a name of the anchor, and so of $\pi_{ema}$ here: not the initial policy",
-        given="stated in section 3: the reference is also called the anchor",
-        counterexample=(
-            rf"two answers, policy (0.9, 0.1), R = (1, 0), $\eta$ = {DECAY}, after 3 steps of {RATE}, "
-            rf"$\beta$ = {BETA}: the gradient of the KL is {both[0]:.4f} to the initial policy, "
-            rf"{both[1]:.4f} "
-            "to the anchor"
-        ),
-        unit="relative difference",
+        DECAY=DECAY,
+        RATE=RATE,
+        BETA=BETA,
+        both_0=both[0],
+        both_1=both[1],
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import (
-    CONDITION,
-    CUT,
-    NO_TILT,
     best_policy,
     case,
     cases,
@@ -30,12 +30,11 @@ from kl_book.ledger.claims.ground.best_policies import (
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.divergences import T
 
 
 @claim("EMA-eq1")
-def objective_and_its_coefficient() -> Evidence:
+def objective_and_its_coefficient() -> Iterator[Found]:
     """The KL is the policy's mean log-ratio, and the larger beta, the nearer the optimum to the anchor."""
     errors = []
     for problem in (*bandits(), *trees()):
@@ -46,11 +45,11 @@ def objective_and_its_coefficient() -> Evidence:
             p = (log_q + problem.rewards / beta).log_softmax(-1)
             far.append(float(reverse_kl(p, log_q)))
         errors += [less(b, a, by=1e-12) for a, b in itertools.pairwise(far)] + [violation(far[-1] - 1e-12)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq127-129")
-def optimum_with_reverse_kl() -> Evidence:
+def optimum_with_reverse_kl() -> Iterator[Found]:
     """ref exp(R/beta)/Z is the best policy, and any other is beta KL(pi||pi*) worse."""
     errors = []
     for problem, beta in settings():
@@ -61,11 +60,11 @@ def optimum_with_reverse_kl() -> Evidence:
         p = terms(problem).p
         worse = beta * reverse_kl(p.log(), policy.log())
         errors.append(apart(objective(policy) - objective(p), worse))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq130-132")
-def optimum_with_forward_kl() -> Evidence:
+def optimum_with_forward_kl() -> Iterator[Found]:
     """beta ref / (Z* - R), with Z* from eq (131), is the best policy under the forward KL."""
     errors = []
     for problem, beta in settings():
@@ -78,17 +77,11 @@ def optimum_with_forward_kl() -> Evidence:
     j = with_kl("forward", outside, 1.0)
     formula, better = reference(outside), torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
     errors.append(less(float(j(formula)), float(j(better))))
-    return Evidence(
-        worst(errors),
-        note=(
-            "the forward KL charges nothing for answers that a truncated reference never gives; the formula "
-            "gives them nothing, and is then no optimum"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq130-132+BC")
-def reward_plus_behavioral_cloning() -> Evidence:
+def reward_plus_behavioral_cloning() -> Iterator[Found]:
     """J_f less E[R] less beta sum ref log pi is one number, whatever the policy."""
     errors = []
     for problem, beta in settings():
@@ -97,11 +90,11 @@ def reward_plus_behavioral_cloning() -> Evidence:
         for p in (terms(problem).p, q, best_policy("Neyman", problem, beta).policy):
             rest = objective(p) - (p * problem.rewards).sum() - beta * (q * p.log()).sum()
             errors.append(apart(rest, -beta * (log_q.exp() * log_q).sum()))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq130-132+range")
-def the_multiplier_exceeds_every_reward() -> Evidence:
+def the_multiplier_exceeds_every_reward() -> Iterator[Found]:
     """Where lambda <= max R, some beta ref / (lambda - R) is negative or infinite; Z* lies above."""
     errors = []
     for problem, beta in settings():
@@ -114,11 +107,11 @@ def the_multiplier_exceeds_every_reward() -> Evidence:
         right = beta * q / (z_star_solved(problem, beta) - r)
         errors += [violation(-float(right.min())), apart(right.sum(), 1.0)]
         errors.append(not_best(right, with_kl("forward", problem, beta)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq130-132+Z")
-def the_multiplier_depends_on_all_rewards() -> Evidence:
+def the_multiplier_depends_on_all_rewards() -> Iterator[Found]:
     """Z* is unique, moves with all rewards, and by the shares of policy^2/ref when one of them moves."""
     errors, step = [], 1e-4
     for problem, beta in settings()[::4]:
@@ -135,11 +128,11 @@ def the_multiplier_depends_on_all_rewards() -> Evidence:
             # a central difference: its error is of the order step^2 / beta^2
             errors.append(violation(apart((up - down) / (2 * step), (shares * one).sum()) - 1e-5))
             errors.append(less(down, up, by=1e-12))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq136")
-def objective_with_any_divergence() -> Evidence:
+def objective_with_any_divergence() -> Iterator[Found]:
     """Convex f with f(1) = 0: D_f is 0 at the reference and positive elsewhere; both KLs are cases of it."""
     errors = []
     for c in cases().values():
@@ -154,11 +147,11 @@ def objective_with_any_divergence() -> Evidence:
             charged = (p * problem.rewards).sum() - regularized(c.f, problem, beta)(p)
             free = (q * problem.rewards).sum() - regularized(c.f, problem, beta)(q)
             errors += [less(0.0, float(charged)), apart(free, 0.0)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq137-138")
-def optimum_with_any_divergence() -> Evidence:
+def optimum_with_any_divergence() -> Iterator[Found]:
     """ref (f')^{-1}((R - lambda)/beta): the optimum wherever some lambda normalizes it; else it has zeros."""
     printed, corrected, inside = [], [], []
     for name in cases():
@@ -170,13 +163,11 @@ def optimum_with_any_divergence() -> Evidence:
         spread = float((reference(problem) * problem.rewards).sum() - problem.rewards.min())
         inside.append(float((beta >= spread) == bool(best_policy("Pearson", problem, beta).excess)))
     wrong, right = clipped_example()
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        condition=CONDITION,
-        unit="difference",
-        correction=f"with a strictly convex and differentiable $f$: {CUT}",
-        counterexample=f"{NO_TILT} {in_words(wrong)}, the optimum is {in_words(right)}",
+        in_words_wrong=in_words(wrong),
+        in_words_right=in_words(right),
         practice=in_training(),
     )

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.best_policies import (
-    ALPHA,
-    CONDITION,
-    EXAMPLE,
-    NO_TILT,
-    NO_TRANSFORM,
-    PEARSON,
     BestPolicyCase,
     best_policy,
     case,
@@ -53,14 +50,9 @@ from kl_book.ledger.claims.ground.printed_optima import (
 )
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.divergences import T
 
 GAP = sympy.Symbol("gap", positive=True)  # the base of a power that has to be positive
-NO_REWARD = (
-    "an optimum with a probability 0 has no transform: the reverse KL gives probability 0 at the reward "
-    r"$-\infty$ only. Elsewhere the row is right"
-)
 
 
 def written_right(form: Form) -> float:
@@ -107,7 +99,7 @@ for _id, _name in {
 
 
 @claim("EMA-tab6-Pearson")
-def pearson_row() -> Evidence:
+def pearson_row() -> Iterator[Found]:
     """1 + (R - lambda)/beta turns negative where beta is small; the optimum then leaves answers out."""
     printed, inside = row("Pearson", NAMED["Pearson"])
     c, corrected = case("Pearson"), []
@@ -116,22 +108,18 @@ def pearson_row() -> Evidence:
         tilts = tensor([max(0.0, c.tilt(r, lam, beta)) for r in problem.rewards.tolist()])
         corrected.append(not_best(reference(problem) * tilts, regularized(c.f, problem, beta)))
     wrong, right = clipped_example()
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        condition=PEARSON,
-        unit="difference",
-        correction=(
-            r"$\pref\,\max(0, 1 + (R - \lambda)/\beta)$; $f$, $f'$ and the inverse are right as they are"
-        ),
-        counterexample=f"{NO_TILT} {in_words(wrong)}, the optimum is {in_words(right)}",
+        in_words_wrong=in_words(wrong),
+        in_words_right=in_words(right),
         practice=in_training(),
     )
 
 
 @claim("EMA-tab6-alpha")
-def alpha_row() -> Evidence:
+def alpha_row() -> Iterator[Found]:
     """The row in symbols and at several alpha; above 1 it is cut off at 0 like Pearson's."""
     a, printed, inside = sympy.Symbol("a", real=True), [], []
     form = alpha_6(a)
@@ -151,20 +139,11 @@ def alpha_row() -> Evidence:
     wrong = square_example()
     loss = not_best(wrong, regularized(case("alpha = 2").f, three_answers(), 1.0))
     inside += [apart(wrong.sum(), 1.0), less(1e-3, loss)]
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=ALPHA,
-        unit="difference",
-        correction=(
-            r"for $\alpha > 1$ the base of the power is cut off at 0. ($f'(1) = -2/(1 - \alpha)$, so that "
-            r"$\lambda$ lies $2\beta/(1 - \alpha)$ above that of the $f$ with $f'(1) = 0$)"
-        ),
-        counterexample=(
-            rf"$\alpha = 2$, {EXAMPLE}: the formula squares a negative base and gives "
-            f"{in_words(wrong.tolist())}, which prefers the worst answer to the second; the optimum is "
-            f"{in_words(best_policy('alpha = 2', three_answers(), 1.0).policy.tolist())}"
-        ),
+        in_words=in_words(wrong.tolist()),
+        in_words_2=in_words(best_policy("alpha = 2", three_answers(), 1.0).policy.tolist()),
         practice=in_training(),
     )
 
@@ -238,7 +217,7 @@ for _id, _name in {
 
 
 @claim("EMA-tab7-FKL")
-def forward_kl_transform() -> Evidence:
+def forward_kl_transform() -> Iterator[Found]:
     """The row, and eq (134) once more: lambda of the row is Z* - beta."""
     row = TABLE_7["Forward KL"]
     again = row.reward.subs(LAMBDA, Z_STAR - BETA) - REVERSE_FROM_FORWARD
@@ -248,14 +227,11 @@ def forward_kl_transform() -> Evidence:
         violation(abs(best_policy("Forward KL", p, b).multiplier + b - z_star_solved(p, b)) - 1e-10)
         for p, b in settings()
     ]
-    return Evidence(
-        worst([*errors, *transform_errors("Forward KL", row)[0]]),
-        note=rf"{EVERY}; $\lambda$ is $Z^* - \beta$ of eqs (131) to (134)",
-    )
+    yield from each_form(worst([*errors, *transform_errors("Forward KL", row)[0]]))
 
 
 @claim("EMA-tab7-Pearson")
-def pearson_transform() -> Evidence:
+def pearson_transform() -> Iterator[Found]:
     """lambda = E_ref R has to stay below min R + beta."""
     printed, inside = transform_errors("Pearson", TABLE_7["Pearson"])
     for problem, beta in settings():
@@ -263,22 +239,13 @@ def pearson_transform() -> Evidence:
         if not found.excess:
             inside.append(apart(found.multiplier, (reference(problem) * problem.rewards).sum()))
     lam = float((reference(three_answers()) * three_answers().rewards).sum())
-    return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=PEARSON,
-        unit="difference",
-        correction=NO_REWARD,
-        counterexample=(
-            rf"{EXAMPLE}: $\lambda = \E_{{ref}}[R]$ = {lam:g} is not below $0 + \beta$, and the transform of "
-            f"$R = 0$ is the logarithm of {1 - lam:.2g}"
-        ),
-        practice=in_training(),
+    yield from each_form(
+        worst([*printed, *inside]), inside=worst(inside), lam=lam, number=1 - lam, practice=in_training()
     )
 
 
 @claim("EMA-tab7-alpha")
-def alpha_transform() -> Evidence:
+def alpha_transform() -> Iterator[Found]:
     """The row in symbols and at several alpha; the range fails above 1 where the optimum is cut off."""
     a = sympy.Symbol("a", real=True)
     x, form, row = (R - LAMBDA) / BETA, alpha_6(a), alpha_7(a)
@@ -295,17 +262,11 @@ def alpha_transform() -> Evidence:
             printed += found[0]
             inside += found[1] if number > 1 else found[0]  # below 1 nothing is cut off
     lam = best_policy("alpha = 3", three_answers(), 1.0).multiplier
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=ALPHA,
-        unit="difference",
-        correction=NO_REWARD,
-        counterexample=(
-            rf"$\alpha = 3$, {EXAMPLE}: the optimum "
-            rf"{in_words(best_policy('alpha = 3', three_answers(), 1.0).policy.tolist())} has "
-            rf"$\lambda$ = {lam:.3g}, which is not below the reward 0"
-        ),
+        in_words=in_words(best_policy("alpha = 3", three_answers(), 1.0).policy.tolist()),
+        lam=lam,
         practice=in_training(),
     )
 
@@ -316,7 +277,7 @@ def captioned(c: BestPolicyCase) -> Callable[[float, float, float], float]:
 
 
 @claim("EMA-tab7-alpha+caption")
-def one_transform_for_every_divergence() -> Evidence:
+def one_transform_for_every_divergence() -> Iterator[Found]:
     """beta log((f')^{-1}((R - lambda)/beta)) + lambda~ is beta log(policy/reference) up to a constant."""
     printed, inside = [], []
     for name, c in cases().items():
@@ -328,14 +289,9 @@ def one_transform_for_every_divergence() -> Evidence:
             changed = with_changed_rewards(problem, captioned(c), found.multiplier, beta)
             inside.append(not_best(found.policy, with_kl("reverse", changed, beta)))
             inside.append(not_best(found.policy, regularized(c.f, problem, beta)))
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=CONDITION,
-        unit="difference",
-        correction=NO_REWARD,
-        counterexample=(
-            f"{NO_TRANSFORM} {in_words(best_policy('Pearson', three_answers(), 1.0).policy.tolist())}"
-        ),
+        in_words=in_words(best_policy("Pearson", three_answers(), 1.0).policy.tolist()),
         practice=in_training(),
     )

@@ -5,16 +5,15 @@ Coefficients of the score come from automatic differentiation, as in J.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
 from kl_book.ledger.claims.ground.errors import apart, less, relative, worst
 from kl_book.ledger.claims.ground.estimates import k1, k2, k3, k3_plus_plus, k4, k5
 from kl_book.ledger.claims.ground.rollout_texts import (
-    ANSWERS,
-    HALF_OF_K2,
-    K3_IS_K5,
-    K3PP_IS_K2,
-    WORLD,
     another_optimum,
     counted_twice,
     in_brackets,
@@ -35,27 +34,22 @@ from kl_book.ledger.claims.ground.rollouts import (
     two_answers,
 )
 from kl_book.ledger.claims.ground.sums import field, log_ratio, terms
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import JUDGEMENT
 from kl_companion.tabular import Problem
 
 
 @claim("EMA-J3")
-def gradient_of_k5() -> Evidence:
+def gradient_of_k5() -> Iterator[Found]:
     """In expectation -w s, the gradient of KL(pi*||pi); per sample it is (1 - w) s."""
     errors = []
     for problem in rollouts():
         w, c = log_w(problem).exp(), slope_at_target(k5, problem)
         errors += [apart(field(c, problem), field(-w, problem)), apart(c, 1 - w)]
         errors.append(apart(field(-w, problem), kl_to_target(problem, forward=True)[1]))
-    return Evidence(
-        worst(errors),
-        note=r"in expectation. Of a sample it is $(1 - w)\nabla\log \pi$: $\log r$ adds a score, of mean 0",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-J3+softmax")
-def softmax_over_the_group() -> Evidence:
+def softmax_over_the_group() -> Iterator[Found]:
     """-(1/N) sum s_i w_i with the Z of eq (143) is -sum s_i softmax_i in every group; biased at finite N."""
     errors, shares = [], []
     for problem in rollouts():
@@ -71,17 +65,11 @@ def softmax_over_the_group() -> Evidence:
         errors += [less(biases[1], biases[0]), less(biases[2], biases[1])]
         shares.append(biases)
     said = ", ".join(f"{b:.0%}" for b in shares[3])
-    return Evidence(
-        worst(errors),
-        note=(
-            r"in every group. As an estimate of the gradient of $\KL{\pi^*}{\pi}$ it is biased, because the "
-            f"own weight is in $Z$: with four answers (seed 5) by {said} of its length at $N$ = 2, 3, 4"
-        ),
-    )
+    yield from each_form(worst(errors), said=said)
 
 
 @claim("EMA-J3-mean")
-def batched_form() -> Evidence:
+def batched_form() -> Iterator[Found]:
     """The line above has -sum; the batched form has the mean, and no minus."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -96,39 +84,17 @@ def batched_form() -> Evidence:
             corrected.append(apart(expected_sum(-share * undone, problem, g), wanted))
     g = group(two_answers(), 2)
     found = first_logit(expected_sum((g.reward - g.log_ratio).softmax(-1), two_answers(), g))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-J3+softmax",
-        unit="relative difference",
-        correction=(
-            "minus the sum over the group: the softmax holds the $1/N$ already. As a direction to maximize "
-            "the printed form is right up to its length, $1/N$ of the other"
-        ),
-        counterexample=(
-            f"{WORLD}, $N = 2$: the line above has the mean {-found:.4f}, the batched form {found / 2:+.4f}"
-        ),
-        practice=(
-            "minimizing the printed form makes good answers less likely. With the sign of eq (149) and a "
-            f"mean, a group of {GROUP_SIZE} takes steps {GROUP_SIZE} times shorter, which a learning rate "
-            "makes up for"
-        ),
+    yield from each_form(
+        worst(printed), worst(corrected), number=-found, number_2=found / 2, GROUP_SIZE=GROUP_SIZE
     )
 
 
-@claim("EMA-J3-mean+rwr", how="reading")
-def regression_on_rewards() -> Evidence:
+@claim("EMA-J3-mean+rwr")
+def regression_on_rewards() -> Iterator[Found]:
     """A judgement; computed is where the weights are those of the two methods."""
     here = two_answers()._replace(logits=two_answers().ref_logits)
     same, x = ((p.rewards - log_ratio(p)).softmax(-1) for p in (here, two_answers()))
-    return Evidence(
-        needs=JUDGEMENT,
-        note=(
-            r"at $\pi = \pref$, where RWR and MPO sample, the weights are those of $e^R$ alone, "
-            rf"{in_brackets(same)}; elsewhere they carry $\pref/\pi$: {in_brackets(x)} with {ANSWERS} and "
-            "a group of both"
-        ),
-    )
+    yield numbers(in_brackets_same=in_brackets(same), in_brackets_x=in_brackets(x))
 
 
 def softmax_sum(problem: Problem, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,8 +106,8 @@ def softmax_sum(problem: Problem, size: int) -> tuple[torch.Tensor, torch.Tensor
     return expected_sum(-(g.reward - g.log_ratio).softmax(-1), problem, g), by_k5
 
 
-@claim("EMA-eq149", "EMA-tab8-K5")
-def k5_as_rwr() -> Evidence:
+@claim("EMA-eq149")
+def k5_as_rwr() -> Iterator[Found]:
     """-s softmax of one rollout is 1/N of the gradient; the sum over the group is the mean K5 gradient."""
     printed, inside = [], []
     for problem in rollouts():
@@ -153,24 +119,13 @@ def k5_as_rwr() -> Evidence:
             apart(field(slope_at_target(k5, problem), problem), kl_to_target(problem, forward=True)[1])
         )
     mean_of_k5 = first_logit(softmax_sum(two_answers(), 2)[0])
-    return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "it is summed over the $N$ rollouts of a prompt and not averaged, since $N$ times the softmax is "
-            "$w$; in expectation"
-        ),
-        given="stated in J.3: the last line of the derivation is a sum over the rollouts",
-        unit="relative difference",
-        counterexample=(
-            f"{WORLD}, $N = 2$: K5 has the mean {mean_of_k5:.4f}, the printed one {mean_of_k5 / 2:.4f} per "
-            "rollout"
-        ),
+    yield from each_form(
+        worst([*printed, *inside]), inside=worst(inside), mean_of_k5=mean_of_k5, number=mean_of_k5 / 2
     )
 
 
 @claim("EMA-eq150")
-def k3_as_a_sum() -> Evidence:
+def k3_as_a_sum() -> Iterator[Found]:
     """grad K3 is (1 - w) s: that of KL(pi*||pi); a REINFORCE term is not in it."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -180,22 +135,17 @@ def k3_as_a_sum() -> Evidence:
         corrected += [apart(c, 1 - w), apart(field(c, problem), kl_to_target(problem, forward=True)[1])]
         corrected += [apart(c, slope_at_target(k1, problem) - w), apart(c, slope_at_target(k5, problem))]
     claimed = -(two_answers().rewards - log_z(two_answers())) - log_w(two_answers()).exp()
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=K3_IS_K5,
-        counterexample=(
-            f"{WORLD}: K3 has the expected gradient "
-            f"{first_logit(kl_to_target(two_answers(), forward=True)[1]):.4f}, the "
-            f"printed sum {first_logit(field(claimed, two_answers())):.4f}"
-        ),
+        first_logit=first_logit(kl_to_target(two_answers(), forward=True)[1]),
+        first_logit_2=first_logit(field(claimed, two_answers())),
         practice=another_optimum(),
     )
 
 
 @claim("EMA-eq151")
-def k3_plus_plus_as_a_sum() -> Evidence:
+def k3_plus_plus_as_a_sum() -> Iterator[Found]:
     """grad K3++ is (l - R + log Z) s, that of K2 alone; the printed sum has a REINFORCE term on top."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -206,22 +156,17 @@ def k3_plus_plus_as_a_sum() -> Evidence:
         corrected.append(apart(field(c, problem), wanted))
         corrected.append(apart(field(claimed, problem), wanted - reward_gradient(problem)))
     claimed = -(two_answers().rewards - log_z(two_answers())) - log_w(two_answers())
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=K3PP_IS_K2,
-        counterexample=(
-            f"{WORLD}: K3++ has the expected gradient {first_logit(kl_to_target(two_answers())[1]):.4f}, "
-            "the printed sum "
-            f"{first_logit(field(claimed, two_answers())):.4f}"
-        ),
+        first_logit=first_logit(kl_to_target(two_answers())[1]),
+        first_logit_2=first_logit(field(claimed, two_answers())),
         practice=counted_twice(),
     )
 
 
-@claim("EMA-eq152", "EMA-tab8-K4")
-def k4_as_k2() -> Evidence:
+@claim("EMA-eq152")
+def k4_as_k2() -> Iterator[Found]:
     """(l - R + log Z) s sample by sample: K2's gradient."""
     errors = []
     for problem in rollouts():
@@ -231,10 +176,4 @@ def k4_as_k2() -> Evidence:
             apart(c, slope_at_target(k2, problem)),
             apart(field(c, problem), wanted),
         ]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"$L_2$ is $(\log w)^2/2$, as on the left side of eq (148) and in table 8; the right side of eq "
-            f"(148) lacks {HALF_OF_K2}"
-        ),
-    )
+    yield from each_form(worst(errors))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k1
-from kl_book.ledger.claims.ground.rollout_texts import ANSWERS
 from kl_book.ledger.claims.ground.rollouts import (
     SIZES,
     expected_reward,
@@ -23,11 +25,10 @@ from kl_book.ledger.claims.ground.rollouts import (
 from kl_book.ledger.claims.ground.sums import exact, field, kl_gradient, log_ratio, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 @claim("EMA-eq141-142")
-def the_optimum_as_a_target() -> Evidence:
+def the_optimum_as_a_target() -> Iterator[Found]:
     """KL(pi||pi*) = E[-log w] = log Z - (E[R] - KL(pi||ref)), with gradient grad KL - grad E[R], 0 at pi*."""
     errors = []
     for problem in rollouts():
@@ -38,11 +39,11 @@ def the_optimum_as_a_target() -> Evidence:
     for problem in bandits():
         best = at_optimum(problem)
         errors += [apart(log_w(best), 0.0), apart(regularized_gradient(best), 0.0)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq141-142+beta")
-def beta_in_the_rewards() -> Evidence:
+def beta_in_the_rewards() -> Iterator[Found]:
     """With R/beta the target is the optimum of E[R] - beta KL; the gradient is 1/beta of that objective's."""
     errors = []
     for problem in bandits():
@@ -54,14 +55,11 @@ def beta_in_the_rewards() -> Evidence:
             errors.append(apart(regularized_gradient(best, beta), 0.0))
             distances.append(exact(reverse_kl, best)[0])
         errors += [less(b, a, by=1e-9) for a, b in itertools.pairwise(distances)]
-    return Evidence(
-        worst(errors),
-        note=r"the gradient is divided by $\beta$ as well, and a step size has to make up for it",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq141-142+every")
-def every_estimator_as_a_policy_gradient() -> Evidence:
+def every_estimator_as_a_policy_gradient() -> Iterator[Found]:
     """As losses K2, K3++ and K4 minimize KL(pi||pi*), K3 and K5 KL(pi*||pi); K1 does it in the reward."""
     forward, errors = ("K3", "K5"), []
     for problem in rollouts():
@@ -69,17 +67,11 @@ def every_estimator_as_a_policy_gradient() -> Evidence:
             c = -log_w(problem) if name == "K1" else slope_at_target(SAMPLED[name], problem)
             errors.append(apart(field(c, problem), kl_to_target(problem, forward=name in forward)[1]))
         errors.append(apart(field(slope_at_target(k1, problem), problem), 0.0))
-    return Evidence(
-        worst(errors),
-        note=(
-            "K1 as a penalty in the reward, its value times the score. As a loss, as J.1 begins, it has the "
-            "expected gradient 0: see EMA-J1-start"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq143-144")
-def the_partition_function_of_a_group() -> Evidence:
+def the_partition_function_of_a_group() -> Iterator[Found]:
     """The estimate of Z is unbiased, its log too low on average; Jensen's bound holds in every group."""
     errors = []
     for problem in rollouts():
@@ -95,17 +87,11 @@ def the_partition_function_of_a_group() -> Evidence:
         errors.append(apart(low[-1], best_bound))  # at N = 1 bound and estimate are one
     means = [group(two_answers(), n).expect(group(two_answers(), n).log_z) for n in (1, 2, 3)]
     said = ", ".join(f"{m:.3f}" for m in means)
-    return Evidence(
-        worst(errors),
-        note=(
-            r"in every group. The estimate of $Z$ is unbiased, its logarithm too low on average: with "
-            f"{ANSWERS} it is {said} at $N$ = 1, 2, 3, and $\\log Z$ = {float(log_z(two_answers())):.3f}"
-        ),
-    )
+    yield from each_form(worst(errors), said=said, float=float(log_z(two_answers())))
 
 
 @claim("EMA-eq145")
-def value_and_kl_as_expectations() -> Evidence:
+def value_and_kl_as_expectations() -> Iterator[Found]:
     """Eq (144) is V - KL of the group's own means; with their expectations it is another number."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -121,21 +107,4 @@ def value_and_kl_as_expectations() -> Evidence:
             ]
     both = float((two_answers().rewards - log_ratio(two_answers()))[0])
     number = float(expected_reward(two_answers())) - exact(reverse_kl, two_answers())[0]
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-lemJ.1",
-        unit="difference",
-        correction=(
-            r"$V$ and $\hat{KL}$ are the means over the group, without the expectation, as in J.1 and in "
-            "appendix A"
-        ),
-        counterexample=(
-            f"{ANSWERS}, a group with the first answer twice: eq (144) is {both:.4f}, $V - $KL of eq (145) "
-            f"is {number:.4f}"
-        ),
-        practice=(
-            "none where the mean over the group is used. A constant in its place would have no gradient at "
-            "all: its product with the score has the mean 0"
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), both=both, number=number)

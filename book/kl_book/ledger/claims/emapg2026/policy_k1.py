@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, relative, worst
 from kl_book.ledger.claims.ground.estimates import k1, k3
 from kl_book.ledger.claims.ground.rollout_texts import ANSWERS, WORLD
@@ -36,14 +39,7 @@ from kl_book.ledger.claims.ground.sums import (
     terms,
     variance,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, bandit
-
-AS_A_LOSS = (
-    r"as a loss K1 has the gradient $\nabla\log \pi$, of mean 0, whatever the rewards are. As a penalty in "
-    r"the reward it gives $-(R - \ell - \log Z)\nabla\log \pi$ with $\ell = \log(\pi/\pref)$, and its mean "
-    "is that of eq (147)"
-)
 
 
 def nothing_is_learned() -> str:
@@ -75,7 +71,7 @@ def k1_example(printed: torch.Tensor) -> str:
 
 
 @claim("EMA-J1-start")
-def gradient_of_k1() -> Evidence:
+def gradient_of_k1() -> Iterator[Found]:
     """The derivative of -log w is the score: mean 0, and the reward is not in it."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -85,18 +81,16 @@ def gradient_of_k1() -> Evidence:
         corrected += [apart(c, 1.0), apart(field(c, problem), 0.0)]
         corrected.append(apart(field(-log_w(problem), problem), kl_to_target(problem)[1]))
         corrected.append(apart(field(claimed, problem), -reward_gradient(problem)))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(rf"{AS_A_LOSS}. The printed line lacks $\ell$: it is REINFORCE without a KL"),
         counterexample=k1_example(field(-(two_answers().rewards - log_z(two_answers())), two_answers())),
         practice=nothing_is_learned(),
     )
 
 
 @claim("EMA-J1-sign")
-def sign_of_the_aggregate_kl() -> Evidence:
+def sign_of_the_aggregate_kl() -> Iterator[Found]:
     """-(R - V + KL) s holds KL with a minus, and without the own log-ratio its mean points away."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -111,26 +105,11 @@ def sign_of_the_aggregate_kl() -> Evidence:
             corrected.append(apart(whole, (size - 1) * (kl - reward)))
     g = group(two_answers(), 2)
     part = first_logit(expected_sum(g.kl, two_answers(), g))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="proof",
-        unit="relative difference",
-        correction=(
-            r"minus: the line above gives $-\sum_j\hat{KL}\,\nabla\log \pi_j$. With the $\ell_j$ that the "
-            r"start leaves out, $\sum_j(\ell_j - R_j + V - \hat{KL})\nabla\log \pi_j$ has the mean $(N - "
-            r"1)(\nabla\,\KL{\pi}{\pref} - \nabla\E[R])$"
-        ),
-        counterexample=(f"{WORLD}, $N = 2$: the second sum contributes {-part:.4f}, printed is {part:+.4f}"),
-        practice=(
-            "two slips meet, and the sign of the KL in the box is right. An implementation of the line above "
-            "the sum, with the detached mean of the group, pushes the policy away from the reference"
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), number=-part, part=part)
 
 
 @claim("EMA-lemJ.1")
-def lemma_of_the_regularizer() -> Evidence:
+def lemma_of_the_regularizer() -> Iterator[Found]:
     """E[sum_j s_j KL] = grad KL with the group's own mean; with KL as an expectation it is 0."""
     printed, inside = [], []
     for problem in rollouts():
@@ -142,22 +121,16 @@ def lemma_of_the_regularizer() -> Evidence:
             inside += [apart(expected_sum(g.log_ratio / size, problem, g), wanted)]
             inside.append(apart(expected_sum(number, problem, g), 0.0))
             printed.append(relative(expected_sum(number, problem, g), wanted))
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=r"$\hat{KL}$ is the mean over the group, not the expectation that eq (145) defines",
-        given=r"stated in J.1: the display above the lemma and its proof write $\hat{KL}$ as that mean",
-        unit="relative difference",
-        counterexample=(
-            rf"{WORLD}: with $\hat{{KL}}$ = {exact(reverse_kl, two_answers())[0]:.4f}, the expectation, "
-            "the left "
-            f"side is 0, the gradient of the KL {first_logit(kl_gradient(two_answers())):.4f}"
-        ),
+        number=exact(reverse_kl, two_answers())[0],
+        first_logit=first_logit(kl_gradient(two_answers())),
     )
 
 
 @claim("EMA-lemJ.1+proof")
-def diagonal_and_the_rest() -> Evidence:
+def diagonal_and_the_rest() -> Iterator[Found]:
     """E[s_j l_i] = 0 for i != j, E[s_j l_j] = grad KL, and the double sum is made of these."""
     errors = []
     for problem in rollouts():
@@ -171,11 +144,11 @@ def diagonal_and_the_rest() -> Evidence:
                 errors.append(apart(part, wanted if i == j else 0.0))
                 parts.append(part)
             errors.append(apart(sum(parts) / size, expected_sum(g.kl, problem, g)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("EMA-eq147", "EMA-tab8-K1")
-def k1_as_regularized_policy_gradient() -> Evidence:
+@claim("EMA-eq147")
+def k1_as_regularized_policy_gradient() -> Iterator[Found]:
     """-(R - V) s + grad KL: what K1 in the reward gives; as a loss K1 gives 0."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -195,23 +168,17 @@ def k1_as_regularized_policy_gradient() -> Evidence:
             corrected.append(apart(with_others, eq147(problem)))
             own = expected_sum(-(g.reward - g.value), problem, g) / size
             corrected.append(apart(own, -(1 - 1 / size) * reward_gradient(problem)))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
         inside=worst(corrected),
-        condition="K1 is a penalty in the reward, its value times the score, and not a loss",
-        unit="relative difference",
-        correction=(
-            f"{AS_A_LOSS}; with the mean of all $N$ rewards for $V$, the reward's gradient has $1 - 1/N$ "
-            "of its size"
-        ),
         counterexample=k1_example(eq147(two_answers())),
         practice=nothing_is_learned(),
     )
 
 
 @claim("EMA-eq147+sum")
-def sum_over_the_group_and_one_rollout() -> Evidence:
+def sum_over_the_group_and_one_rollout() -> Iterator[Found]:
     """The sum over N rollouts holds N - 1 gradients of the reward and one of the KL: not N times the box."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -223,26 +190,13 @@ def sum_over_the_group_and_one_rollout() -> Evidence:
             corrected.append(apart(per_rollout, kl / size - (1 - 1 / size) * reward))
     g = group(two_answers(), 3)
     found = first_logit(expected_sum(-(g.reward - g.value) + g.kl, two_answers(), g) / 3)
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            r"per rollout the lemma gives $\frac{1}{N}\nabla\,\KL{\pi}{\pref}$, and the rewards $1 - 1/N$ "
-            "of their gradient. The full gradient of the KL in the box comes from the own log-ratio of each "
-            "rollout"
-        ),
-        counterexample=(
-            f"{WORLD}, $N = 3$: the split of J.1 has the mean {found:.4f} per rollout, the box "
-            f"{first_logit(eq147(two_answers())):.4f}"
-        ),
-        practice=(
-            f"an implementation of the split of J.1 with groups of {GROUP_SIZE} has the KL at "
-            f"1/{GROUP_SIZE - 1} of "
-            rf"the weight that was asked for: its optimum is that of $\beta$ divided by {GROUP_SIZE - 1}. "
-            "A KL "
-            "of its own in the loss or in the reward is not affected"
-        ),
+        found=found,
+        first_logit=first_logit(eq147(two_answers())),
+        GROUP_SIZE=GROUP_SIZE,
+        number=GROUP_SIZE - 1,
     )
 
 
@@ -261,7 +215,7 @@ def kl_terms_apart() -> str:
 
 
 @claim("EMA-eq147+ppo")
-def what_ppo_and_grpo_follow() -> Evidence:
+def what_ppo_and_grpo_follow() -> Iterator[Found]:
     """K1 in the reward follows the box; K3 in the loss, as in GRPO, follows the other KL."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -277,17 +231,10 @@ def what_ppo_and_grpo_follow() -> Evidence:
             corrected.append(apart(grpo, of_forward))
             printed.append(relative(grpo, eq147(problem)))
     found = first_logit(exact(forward_kl, two_answers())[1])
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            "PPO with K1 in the reward follows eq (147). GRPO has K3 in the loss, whose gradient is that of "
-            r"$\KL{\pref}{\pi}$, as table 1 says of K3"
-        ),
-        counterexample=(
-            rf"{WORLD}: K3 in the loss adds {found:.4f}, the gradient of $\KL{{\pi}}{{\pref}}$ is "
-            f"{first_logit(kl_gradient(two_answers())):.4f}"
-        ),
+        found=found,
+        first_logit=first_logit(kl_gradient(two_answers())),
         practice=kl_terms_apart(),
     )

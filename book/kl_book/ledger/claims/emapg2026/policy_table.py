@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, relative, worst
 from kl_book.ledger.claims.ground.estimates import SAMPLED, full_square, k2, k3, k3_plus_plus
 from kl_book.ledger.claims.ground.off_policy import average, rho, times_score
 from kl_book.ledger.claims.ground.rollout_texts import (
-    FACTOR_TWO,
-    HALF_OF_K2,
-    K3_IS_K5,
-    K3PP_IS_K2,
-    WORLD,
     another_optimum,
     counted_twice,
     in_brackets,
@@ -33,7 +32,6 @@ from kl_book.ledger.claims.ground.rollouts import (
 )
 from kl_book.ledger.claims.ground.sums import field, log_ratio, mean, terms
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, three_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 OFF_POLICY = r"two answers, $\pi$ = (0.9, 0.1), $\mu = \pref$ = (0.5, 0.5), $R$ = (1, 0)"
@@ -45,7 +43,7 @@ def second_loss(problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-tab8-K2")
-def row_of_k2() -> Evidence:
+def row_of_k2() -> Iterator[Found]:
     """The expression has a half, the gradient beside it has none."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -54,19 +52,15 @@ def row_of_k2() -> Evidence:
         printed.append(relative(field(second_loss(problem), problem), of_k2))
         half = logp_slope(k2, log_ratio(problem), problem.rewards - expected_reward(problem))
         corrected += [apart(field(half, problem), wanted), apart(of_k2, wanted)]
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        agrees_with="EMA-eq80",
-        unit="relative difference",
-        correction=f"with {HALF_OF_K2}, which stands in the column beside it; in expectation",
         counterexample=missing_half(second_loss(two_answers()), two_answers()),
-        practice=FACTOR_TWO,
     )
 
 
 @claim("EMA-tab8-K3")
-def row_of_k3() -> Evidence:
+def row_of_k3() -> Iterator[Found]:
     """grad K3 is that of KL(pi*||pi), as K5; the L1 of the table would add all of KL(pi||pi*)."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -76,22 +70,17 @@ def row_of_k3() -> Evidence:
         printed.append(relative(row, found))
         corrected += [apart(found, forward), apart(row, forward + kl_to_target(problem)[1])]
     row = eq147(two_answers()) + field(-log_w(two_answers()).exp(), two_answers())
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=K3_IS_K5,
-        counterexample=(
-            f"{WORLD}: K3 has the expected gradient "
-            f"{first_logit(kl_to_target(two_answers(), forward=True)[1]):.4f}, the "
-            f"row {first_logit(row):.4f}"
-        ),
+        first_logit=first_logit(kl_to_target(two_answers(), forward=True)[1]),
+        first_logit_row=first_logit(row),
         practice=another_optimum(),
     )
 
 
 @claim("EMA-tab8-K3pp")
-def row_of_k3_plus_plus() -> Evidence:
+def row_of_k3_plus_plus() -> Iterator[Found]:
     """K3++ is K2's gradient, sample by sample; the row's sum is three times as long in expectation."""
     printed, corrected = [], []
     for problem in rollouts():
@@ -101,16 +90,11 @@ def row_of_k3_plus_plus() -> Evidence:
         corrected += [apart(found, slope_at_target(k2, problem)), apart(field(found, problem), wanted)]
         corrected.append(apart(row, 3 * wanted))
     row = eq147(two_answers()) + field(second_loss(two_answers()), two_answers())
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=K3PP_IS_K2,
-        counterexample=(
-            f"{WORLD}: K3++ has the expected gradient {first_logit(kl_to_target(two_answers())[1]):.4f}, "
-            "the row "
-            f"{first_logit(row):.4f}"
-        ),
+        first_logit=first_logit(kl_to_target(two_answers())[1]),
+        first_logit_row=first_logit(row),
         practice=counted_twice(),
     )
 
@@ -121,7 +105,7 @@ def at_home(problem: Problem) -> Problem:
 
 
 @claim("EMA-J4-offpolicy")
-def weights_on_losses() -> Evidence:
+def weights_on_losses() -> Iterator[Found]:
     """E_mu[sg(pi/mu) grad L] = E_pi[grad L] for all six losses, if mu covers pi and Z is not from (143)."""
     printed, inside = [], []
     for problem in few_sampled_elsewhere():
@@ -138,19 +122,8 @@ def weights_on_losses() -> Evidence:
         printed.append(abs(float(mean(t.p, (problem.rewards - log_ratio(problem)).exp()) / z - 1)))
     world = _off_policy_pair()
     under_mu = float(mean(terms(world).p, (world.rewards - log_ratio(world)).exp()))
-    return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            r"$Z$ is exact or comes from samples of $\pi$; where the group of $\mu$ has to estimate it, eq "
-            r"(143) divides by $\mu$ in the place of $\pi$"
-        ),
-        given=r"stated in appendix J, above eq (143): the group that estimates $Z$ is drawn from $\pi$",
-        unit="relative difference",
-        counterexample=(
-            rf"{OFF_POLICY}: eq (143) has the mean {under_mu:.3f} under these samples, $Z$ is "
-            f"{float(log_z(world).exp()):.3f}"
-        ),
+    yield from each_form(
+        worst([*printed, *inside]), inside=worst(inside), under_mu=under_mu, float=float(log_z(world).exp())
     )
 
 
@@ -167,7 +140,7 @@ def mask(problem: Problem, low: float, high: float) -> torch.Tensor:
 
 
 @claim("EMA-J4-offpolicy+mask")
-def masks_on_losses() -> Evidence:
+def masks_on_losses() -> Iterator[Found]:
     """E_mu[s M grad L] is the gradient where nothing is masked; a mask leaves rollouts out, and biases."""
     printed: list[float] = []
     inside: list[float] = []
@@ -190,17 +163,12 @@ def masks_on_losses() -> Evidence:
         first_logit(average(times_score(-log_w(world) * k, world), world))
         for k in (kept, torch.ones(2).double())
     )
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition="no mask is used, or it is 1 for every rollout: a mask bounds the step and costs a bias",
-        given="stated in J.4: the masks are an option, and may be used in addition to the weight",
-        unit="relative difference",
-        counterexample=(
-            f"{OFF_POLICY}, loss K2, bounds 0.2 and 0.28, first logit: {found:.4f} masked, {full:.4f} "
-            rf"without. The sign of $R - V$ masks {int(2 - kept.sum())} of 2 answers, though $\log w$ = "
-            rf"{in_brackets(log_w(world))} and $\pi/\mu$ = {in_brackets(rho(world))}: the step would have "
-            "drawn both ratios "
-            "to 1"
-        ),
+        found=found,
+        full=full,
+        int=int(2 - kept.sum()),
+        in_brackets=in_brackets(log_w(world)),
+        in_brackets_2=in_brackets(rho(world)),
     )

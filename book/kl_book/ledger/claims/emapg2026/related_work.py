@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import BETAS, best_policy, case
 from kl_book.ledger.claims.ground.divergences import GENERATORS, NAMED, divergence
 from kl_book.ledger.claims.ground.errors import apart, differs, violation, worst
@@ -22,15 +26,13 @@ from kl_book.ledger.claims.ground.sums import (
 )
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import JUDGEMENT
 from kl_companion.tabular import Problem
 
 NO_SOURCE = "the papers that it names, which are no sources here"
 
 
 @claim("EMA-intro-objectives")
-def two_ways_of_adding_a_kl() -> Evidence:
+def two_ways_of_adding_a_kl() -> Iterator[Found]:
     """K1 of sequences in the reward follows the KL's gradient, K3 per token in the loss another field."""
     errors = []
     for problem in longer_trees():
@@ -47,13 +49,7 @@ def two_ways_of_adding_a_kl() -> Evidence:
     for problem in bandits():  # and so is the direction, with one token
         found_3 = mean(terms(problem).p, differentiated(SAMPLED["K3"], problem))
         errors.append(differs(found_3, field(log_ratio(problem), problem)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "they differ in two ways, each of which is enough: the KL of sequences or of next tokens, and "
-            "the gradient of the reverse KL or, with K3 in the loss, of the forward KL"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _slope(f: str, t: torch.Tensor) -> torch.Tensor:
@@ -80,7 +76,7 @@ def _implied_rewards(name: str, problem: Problem, beta: float) -> float:
 
 
 @claim("EMA-K-generalize")
-def special_cases_of_f_divergences() -> Evidence:
+def special_cases_of_f_divergences() -> Iterator[Found]:
     """GAN is f-GAN with Jensen-Shannon, DPO is f-DPO with t log t, and every f has its own."""
     errors = []
     for problem in bandits():
@@ -101,13 +97,7 @@ def special_cases_of_f_divergences() -> Evidence:
         for beta in BETAS:
             names = ("Reverse KL", "Forward KL", "Jensen-Shannon", "Squared Hellinger")
             errors += [_implied_rewards(name, problem, beta) for name in names]
-    return Evidence(
-        worst(errors),
-        note=(
-            "computed for GAN and DPO, with the best discriminator and exact expectations; GAIL is not, "
-            "where pairs of states and actions take the place of samples"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _rest_points() -> str:
@@ -123,40 +113,4 @@ def _rest_points() -> str:
     )
 
 
-reported(
-    "EMA-intro-levels",
-    "the anchors of TR-DPO and WARP, and runs that differ in the level of the KL alone",
-    "no run of the source does (EMA-5.1-empirical); near the anchor the two levels agree to first order "
-    "(X-token-vs-seq)",
-)
-reported(
-    "EMA-2-LMC",
-    JUDGEMENT,
-    "losses along the lines between the policies of a run would bear on it; the source shows none",
-)
 reported("EMA-J4-offpolicy+prior", NO_SOURCE, _rest_points)
-reported(
-    "EMA-eq130-132+prior",
-    NO_SOURCE,
-    "the formula by itself holds (EMA-eq130-132); there it is to describe a search by action values",
-)
-reported(
-    "EMA-eq137-138+prior",
-    NO_SOURCE,
-    "its abstract names the KKT conditions and three families of $f$; the formula by itself asks for a "
-    "condition on $f$ (EMA-eq137-138)",
-)
-reported(
-    "EMA-6-practice",
-    f"{NO_SOURCE}, and runs without the KL",
-    "that others keep a KL does not show what happens without one (EMA-betagt0)",
-)
-reported(
-    "EMA-6-clips",
-    NO_SOURCE,
-    "what can be computed: no correction is the clip to [1, 1] (EMA-appB-global+clip), and the modified K3 "
-    "of DeepSeek-V3.2 is K3++ with its weight (EMA-eq22+resembles)",
-)
-reported(
-    "EMA-appB-global+prior", f"{NO_SOURCE}, and its runs", "for this source's own: EMA-fig9-normalization"
-)

@@ -7,8 +7,11 @@ scores that round to the printed ones give it: only then was it computed before 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import excess, worst
 from kl_book.ledger.claims.ground.printed_results import (
     AVERAGE_GAIN,
@@ -30,7 +33,6 @@ from kl_book.ledger.claims.ground.scores import (
     printed_cells,
     scores,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 def share(base: float, theirs: float, ours: float) -> float:
@@ -61,25 +63,24 @@ def _of_their_columns(table: int) -> Evidence:
     )
 
 
-@claim("EMA-tab2-average", how="text")
+@claim("EMA-tab2-average")
 def averages_of_table_2() -> Evidence:
     """Eleven means of seven scores."""
     return _of_their_columns(2)
 
 
-@claim("EMA-tab4-average", how="text")
+@claim("EMA-tab4-average")
 def averages_of_table_4() -> Evidence:
     """Four means of seven scores."""
     return _of_their_columns(4)
 
 
-@claim("EMA-tab3-Average", how="text")
-def averages_of_table_3() -> Evidence:
+@claim("EMA-tab3-Average")
+def averages_of_table_3() -> Iterator[Found]:
     """Three means of six scores."""
     printed = printed_cells(3, "Average")
-    return Evidence(
-        worst(excess(mean_score(scores(3, s)[c] for s in MATH_SETS), printed[c]) for c in MATH_COLUMNS[:3]),
-        note="recomputed from the printed scores; 30 problems of AIME count like 500 of MATH500",
+    yield from each_form(
+        worst(excess(mean_score(scores(3, s)[c] for s in MATH_SETS), printed[c]) for c in MATH_COLUMNS[:3])
     )
 
 
@@ -90,8 +91,8 @@ def _gains(table: int, ours: str) -> tuple[dict[str, float], dict[str, float]]:
     return direct, {s: unreachable(percent_above, said[s], above[s], below[s]) for s in SETS[:-1]}
 
 
-@claim("EMA-tab2-Improvement", how="text")
-def improvements_of_table_2() -> Evidence:
+@claim("EMA-tab2-Improvement")
+def improvements_of_table_2() -> Iterator[Found]:
     """Seven relative gains of the reverse form over GRPO, each within the rounding of the scores."""
     direct, before = _gains(2, REVERSE)
     at = max(direct, key=lambda s: direct[s])
@@ -103,22 +104,21 @@ def improvements_of_table_2() -> Evidence:
         for s, r in best.items()
         if r == FORWARD
     ]
-    return Evidence(
+    yield from each_form(
         worst(before.values()),
-        note=(
-            f"{at}: the rounded scores {ours} and {theirs} give "
-            f"{percent_above(float(ours), float(theirs)):.3f}%, "
-            f"scores that round to them the printed {printed_cells(2, GAIN)[at]}%. All gains are those of "
-            "the "
-            f"reverse form; the forward form is ahead on {', '.join(ahead)}"
-        ),
+        at=at,
+        ours=ours,
+        theirs=theirs,
+        percent_above=percent_above(float(ours), float(theirs)),
+        number=printed_cells(2, GAIN)[at],
+        number_2=", ".join(ahead),
     )
 
 
-@claim("EMA-tab4-Improvement", how="text")
-def improvements_of_table_4() -> Evidence:
+@claim("EMA-tab4-Improvement")
+def improvements_of_table_4() -> Iterator[Found]:
     """Seven relative gains, on the instruct model."""
-    return Evidence(worst(_gains(4, INSTRUCT)[0].values()))
+    yield from each_form(worst(_gains(4, INSTRUCT)[0].values()))
 
 
 def _three_averages(table: int, ours: str) -> tuple[float, float, float]:
@@ -143,34 +143,31 @@ def _average_gain(table: int, ours: str) -> Evidence:
     )
 
 
-@claim("EMA-tab2-Improvement-average", how="text")
+@claim("EMA-tab2-Improvement-average")
 def average_improvement_of_table_2() -> Evidence:
     """The last cell compares two averages."""
     return _average_gain(2, REVERSE)
 
 
-@claim("EMA-tab4-Improvement-average", how="text")
+@claim("EMA-tab4-Improvement-average")
 def average_improvement_of_table_4() -> Evidence:
     """The same on the instruct model."""
     return _average_gain(4, INSTRUCT)
 
 
-@claim("EMA-abstract-average", how="text")
-def an_average_of_a_third() -> Evidence:
+@claim("EMA-abstract-average")
+def an_average_of_a_third() -> Iterator[Found]:
     """33.3% is the gain of the average score; the average of the gains is almost twice as large."""
     rounded, _, each = _three_averages(2, REVERSE)
     above, below = (scores(2, r)["Avg."] for r in (REVERSE, GRPO))
     said = AVERAGE_GAIN.values()
-    return Evidence(
+    yield from each_form(
         worst(excess(x, p) for x in (rounded, each) for p in said),
         inside=worst(excess(rounded, p) for p in said),
-        condition="it is the gain of the average score, and not the average of the seven gains",
-        given="stated in table 2, last row: the 33.3% stand in the column of the averages",
-        unit="difference",
-        counterexample=(
-            f"the seven gains of table 2 have the mean {each:.1f}%; in points the average rises by "
-            f"{100 * (above - below):.1f}, from {100 * below:.1f} to {100 * above:.1f}"
-        ),
+        each=each,
+        number=100 * (above - below),
+        number_2=100 * below,
+        number_3=100 * above,
     )
 
 
@@ -184,21 +181,22 @@ def _shares() -> tuple[dict[str, float], dict[str, float]]:
     return direct, before
 
 
-@claim("EMA-tab3-relative", how="text")
-def relative_improvements_of_table_3() -> Evidence:
+@claim("EMA-tab3-relative")
+def relative_improvements_of_table_3() -> Iterator[Found]:
     """Six shares of GRPO's own gain, each within the rounding of the scores."""
     direct, before = _shares()
     at = max(direct, key=lambda s: direct[s])
     *three, printed = printed_cells(3, at).values()
     n = answers_per_aime_set()
     base, theirs, ours = (round(float(x) * n) / n for x in three)
-    return Evidence(
+    yield from each_form(
         max(worst(before.values()), excess(share(base, theirs, ours), printed)),
-        note=(
-            f"{at}: the rounded scores give {share(*map(float, three)):.1f}%, the multiples of 1/{n} that "
-            f"round to them {share(base, theirs, ours):.1f}%, as printed ({printed}%). Its denominator is "
-            f"small: scores that round to these give anything from {_range_of_shares(three)}"
-        ),
+        at=at,
+        share=share(*map(float, three)),
+        n=n,
+        share_base=share(base, theirs, ours),
+        printed_value=printed,
+        range_of_shares_three=_range_of_shares(three),
     )
 
 
@@ -208,18 +206,15 @@ def _range_of_shares(three: list[str]) -> str:
     return f"{min(found):.0f}% to {max(found):.0f}%"
 
 
-@claim("EMA-tab3-relative-average", how="text")
-def average_relative_improvement_of_table_3() -> Evidence:
+@claim("EMA-tab3-relative-average")
+def average_relative_improvement_of_table_3() -> Iterator[Found]:
     """34% from the printed averages; by table 2's definition the same averages are 5% apart."""
     base, theirs, ours = (scores(3, "Average")[c] for c in MATH_COLUMNS[:3])
     each = mean_score(share(*list(scores(3, s).values())[:3]) for s in MATH_SETS)
     search = (scores(2, r)["Avg."] for r in ("before-RL-3B-Base", GRPO, REVERSE))
-    return Evidence(
+    yield from each_form(
         excess(share(base, theirs, ours), printed_cells(3, "Average")["relative"]),
-        note=(
-            f"of the printed averages; the mean of the six is {each:.1f}%. Table 2 divides by GRPO's score "
-            f"instead: so measured it is {percent_above(ours, theirs):.1f}% here, and table 2's 33.3% "
-            "would be "
-            f"{share(*search):.0f}% by the caption's formula"
-        ),
+        each=each,
+        percent_above_ours=percent_above(ours, theirs),
+        share=share(*search),
     )

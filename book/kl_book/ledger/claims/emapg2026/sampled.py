@@ -6,10 +6,12 @@ what holds off-policy and over whole sequences in `kl_book.ledger.claims.emapg20
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, violation, worst
 from kl_book.ledger.claims.ground.estimates import (
     SAMPLED,
@@ -44,12 +46,11 @@ from kl_book.ledger.claims.ground.sums import (
     values,
     variance,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import bandit
 
 
 @claim("EMA-eq17-19")
-def exact_kl_of_a_prefix() -> Evidence:
+def exact_kl_of_a_prefix() -> Iterator[Found]:
     """The sum over the vocabulary is E[-log w]; its value and gradient are those of the KL."""
     errors = []
     for problem in every_position():
@@ -57,11 +58,11 @@ def exact_kl_of_a_prefix() -> Evidence:
         errors.append(apart(average(log_ratio(problem), problem), kl))
         errors.append(apart(average(scaled_score(log_ratio(problem), problem), problem), gradient))
         errors.append(bias_of_value_and_gradient(exact_reverse, problem))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq17-19+variance")
-def exact_kl_has_no_variance() -> Evidence:
+def exact_kl_has_no_variance() -> Iterator[Found]:
     """At a given prefix nothing is sampled in it: unbiased, without variance, unlike sampled KL."""
     errors = []
     for problem in positions():
@@ -71,7 +72,7 @@ def exact_kl_has_no_variance() -> Evidence:
         errors += [
             violation(SMALLEST_BIAS - variance(p, x)) for x in sampled_values_and_gradients(k4, problem)
         ]
-    return Evidence(worst(errors), note="at a given prefix; which prefixes are visited is still sampled")
+    yield from each_form(worst(errors))
 
 
 def kept(loss: Callable[[torch.Tensor], torch.Tensor], size: int) -> int:
@@ -89,7 +90,7 @@ def kept(loss: Callable[[torch.Tensor], torch.Tensor], size: int) -> int:
 
 
 @claim("EMA-eq17-19+memory")
-def memory_of_exact_and_of_sampled_kl() -> Evidence:
+def memory_of_exact_and_of_sampled_kl() -> Iterator[Found]:
     """Numbers of the reference that are read, numbers that are saved for the backward pass: 1, or V."""
     sizes, worlds = (256, 1024), [bandit(v, seed=v) for v in (8, 64)]
     errors = [float(abs(reference_logps_read(SAMPLED[n], p) - 1)) for n in SAMPLED for p in worlds]
@@ -110,18 +111,11 @@ def memory_of_exact_and_of_sampled_kl() -> Evidence:
 
     grows = [(kept(f, sizes[1]) - kept(f, sizes[0])) / (sizes[1] - sizes[0]) for f in (exactly, sampled)]
     errors += [violation(kept(given, 1) - 8 * len(SAMPLED)), violation(1 - grows[0])]
-    return Evidence(
-        worst(errors),
-        note=(
-            "for what the KL adds to the log-prob that the policy gradient needs anyway. With a plain "
-            f"log-softmax of the logits a backward pass keeps {grows[1]:.0f} x V numbers per token for K4 "
-            f"and {grows[0]:.0f} x V for exact KL"
-        ),
-    )
+    yield from each_form(worst(errors), grows_1=grows[1], grows_0=grows[0])
 
 
 @claim("EMA-5.2-none")
-def no_estimator_of_the_three_has_both() -> Evidence:
+def no_estimator_of_the_three_has_both() -> Iterator[Found]:
     """K1 and K3 miss the gradient, K2 the value."""
     errors = []
     for problem in positions():
@@ -130,21 +124,21 @@ def no_estimator_of_the_three_has_both() -> Evidence:
             v, g = moments(SAMPLED[name], problem)
             right = [apart(v, value), differs(g, gradient, by=SMALLEST_BIAS)]
             errors += right if name != "K2" else [differs(v, value, by=SMALLEST_BIAS), apart(g, gradient)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq21")
-def ratio_with_a_stopped_denominator() -> Evidence:
+def ratio_with_a_stopped_denominator() -> Iterator[Found]:
     """r is 1, and its gradient is the score."""
     errors = []
     for problem in every_position():
         errors.append(apart(values(lambda a, _: score_ratio(a), problem), 1.0))
         errors.append(apart(differentiated(lambda a, _: score_ratio(a), problem), score(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq22")
-def multiplying_by_r_turns_the_direction() -> Evidence:
+def multiplying_by_r_turns_the_direction() -> Iterator[Found]:
     """K3 has the gradient of the forward KL and r K3 that of the reverse KL, at one value."""
     errors = []
     for problem in every_position():
@@ -152,19 +146,19 @@ def multiplying_by_r_turns_the_direction() -> Evidence:
         errors.append(apart(moments(k3, problem)[1], exact_gradient(problem, "forward")))
         errors.append(apart(values(k3, problem), values(k3_plus_plus, problem)))
     errors += [differs(moments(k3, p)[1], exact_gradient(p), by=SMALLEST_BIAS) for p in positions()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq23")
-def k4_has_both() -> Evidence:
+def k4_has_both() -> Iterator[Found]:
     """r sg(K1): unbiased value and gradient, where K1 has no gradient on average."""
     errors = [bias_of_value_and_gradient(k4, p) for p in every_position()]
     errors += [apart(moments(k1, p)[1], 0.0) for p in every_position()]
     errors += [apart(values(k4, p), values(k1, p)) for p in every_position()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq24")
-def k5_has_both() -> Evidence:
+def k5_has_both() -> Iterator[Found]:
     """sg(w) log w + log r: value and gradient of the forward KL."""
-    return Evidence(worst(bias_of_value_and_gradient(k5, p, "forward") for p in every_position()))
+    yield from each_form(worst(bias_of_value_and_gradient(k5, p, "forward") for p in every_position()))

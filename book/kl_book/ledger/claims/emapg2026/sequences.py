@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, violation, worst
 from kl_book.ledger.claims.ground.estimates import SAMPLED
 from kl_book.ledger.claims.ground.sequences import (
@@ -26,7 +30,6 @@ from kl_book.ledger.claims.ground.sums import (
     terms,
 )
 from kl_book.ledger.claims.ground.worlds import bandits, tree_of, trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 ASYMMETRY = 1e-3  # of a Jacobian by central differences: far above their error
@@ -44,7 +47,7 @@ def field(problem: Problem, coefficient: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-eq10")
-def sign_of_the_sequence_estimate() -> Evidence:
+def sign_of_the_sequence_estimate() -> Iterator[Found]:
     """The mean of -log(pi/pi_ref) is minus the KL; equation (11) carries a second minus sign."""
     printed, corrected = [], []
     for problem in (*longer_trees(), *bandits()):
@@ -53,40 +56,22 @@ def sign_of_the_sequence_estimate() -> Evidence:
         corrected.append(apart(found, kl))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     value = float(-mean(terms(small).p, log_ratio(small)))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-eq68-72",
-        correction=(
-            r"$\log(\pi(y|x)/\pref(y|x))$, whose mean is the KL; the minus sign of eq (11) then goes as well"
-        ),
-        counterexample=(
-            rf"one token, $\pi$ = (3/4, 1/4), $\pref$ = (1/2, 1/2): the mean is {value:.4f}, the KL "
-            f"{exact(reverse_kl, small)[0]:.4f}"
-        ),
-        practice=(
-            "none where eqs (10) and (11) are used together. A KL that is logged by eq (10) has the wrong "
-            r"sign, and so has a penalty that subtracts it from a reward; added to the reward, times "
-            r"$\beta$, it "
-            "is right"
-        ),
-        unit="difference",
-    )
+    yield from each_form(worst(printed), worst(corrected), value=value, number=exact(reverse_kl, small)[0])
 
 
 @claim("EMA-eq11-12")
-def sequence_gradient_is_unbiased() -> Evidence:
+def sequence_gradient_is_unbiased() -> Iterator[Found]:
     """E[-sg(KL_seq) s] with eq (10)'s sign, two minus signs in all, is the gradient of the KL."""
     errors = []
     for problem in (*longer_trees(), *bandits()):
         estimate = -log_ratio(problem)  # eq (10)
         found = mean(terms(problem).p, -estimate[:, None, None] * terms(problem).score)
         errors.append(apart(found, kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq11-12+reward")
-def difference_of_log_probs_in_the_reward() -> Evidence:
+def difference_of_log_probs_in_the_reward() -> Iterator[Found]:
     """E[(R - beta log-ratio) s] is the gradient of objective (1)."""
     errors = []
     for problem in longer_trees():
@@ -104,7 +89,7 @@ def difference_of_log_probs_in_the_reward() -> Evidence:
                 return logp.exp() @ rewards - beta * reverse_kl(logp, ref_logp)
 
             errors.append(apart(found, exact(objective, problem)[1]))
-    return Evidence(worst(errors), note="the difference is multiplied by beta, and not differentiated")
+    yield from each_form(worst(errors))
 
 
 def _prefix_probabilities(problem: Problem) -> torch.Tensor:
@@ -133,7 +118,7 @@ def _token_level(problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-eq13-14")
-def token_level_gradient() -> Evidence:
+def token_level_gradient() -> Iterator[Found]:
     """E[sum of grad KL_n], the visits held fixed: a well-defined vector, and the gradient of no function."""
     errors, found = [], []
     for problem in longer_trees():
@@ -143,18 +128,11 @@ def token_level_gradient() -> Evidence:
         found.append(curl(problem, "k2"))
     errors += [violation(ASYMMETRY - c) for c in found]
     token, sequence = (float(x[0, 0]) for x in (partial_gradient(opposed()), kl_gradient(opposed())))
-    return Evidence(
-        worst(errors),
-        note=(
-            "no function of the parameters has this gradient: on small trees its Jacobian is asymmetric by "
-            f"up to {max(found):.3f}. Two binary tokens, even reference, policy (0.6, 0.4), then (1/2, 1/2) "
-            f"or (0.95, 0.05): the first logit gets {token:.4f}, from the sequence KL {sequence:.4f}"
-        ),
-    )
+    yield from each_form(worst(errors), max_found=max(found), token=token, sequence=sequence)
 
 
 @claim("EMA-eq13-14+GRPO")
-def what_grpo_differentiates() -> Evidence:
+def what_grpo_differentiates() -> Iterator[Found]:
     """Differentiated per token, K2, K3++ and K4 have eq (14) as their mean; K3 has the forward KL's."""
     inside, printed = [], []
     for problem in longer_trees():
@@ -165,37 +143,29 @@ def what_grpo_differentiates() -> Evidence:
         printed.append(relative(found["K3"], partial_gradient(problem)))
     first = opposed()
     x = float(mean(terms(first).p, differentiated(SAMPLED["K3"], first, per_token=True))[0, 0])
-    return Evidence(
+    yield from each_form(
         max(worst(inside), worst(printed)),
         inside=worst(inside),
-        condition=(
-            "the estimator has the gradient of the reverse KL: exact KL, K2, K3++ or K4. GRPO has K3, whose "
-            r"mean gradient is eq (14) with $\KL{\pref}{\pi}$ at each prefix"
-        ),
-        given="stated in section 5.1: the analysis is of exact KL; table 1 says what K3's gradient is",
-        counterexample=(
-            r"two binary tokens, $\pref$ = (1/2, 1/2), $\pi$ = (0.6, 0.4), then (1/2, 1/2) or (0.95, 0.05): "
-            f"the first logit gets {x:.4f} from K3, {float(partial_gradient(first)[0, 0]):.4f} from eq (14)"
-        ),
-        unit="relative difference",
+        x=x,
+        float=float(partial_gradient(first)[0, 0]),
     )
 
 
 @claim("EMA-eq15")
-def sequence_level_coefficients() -> Evidence:
+def sequence_level_coefficients() -> Iterator[Found]:
     """Each score times the log-ratios from its token on has the gradient of the sequence KL as its mean."""
     errors = [apart(mean(terms(p).p, cumulative_gradients(p)), kl_gradient(p)) for p in longer_trees()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq16")
-def token_level_coefficients() -> Evidence:
+def token_level_coefficients() -> Iterator[Found]:
     """Each score times its own log-ratio has the token-level gradient as its mean."""
     errors = []
     for problem in longer_trees():
         found = field(problem, terms(problem).log_ratio)
         errors += [apart(found, _token_level(problem)), apart(found, partial_gradient(problem))]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _future_kl(problem: Problem) -> torch.Tensor:
@@ -216,7 +186,7 @@ def _future_kl(problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-eq16+punish")
-def future_tokens_are_charged_to_the_present_one() -> Evidence:
+def future_tokens_are_charged_to_the_present_one() -> Iterator[Found]:
     """What the sequence level adds is each score times the KL still to come, which is never negative."""
     errors = []
     for problem in longer_trees():
@@ -228,14 +198,11 @@ def future_tokens_are_charged_to_the_present_one() -> Evidence:
         token = [field(p, terms(p).log_ratio)[0] for p in (problem, changed)]
         sequence = [mean(terms(p).p, cumulative_gradients(p))[0] for p in (problem, changed)]
         errors += [apart(token[0], token[1]), differs(sequence[0], sequence[1])]
-    return Evidence(
-        worst(errors),
-        note="on average: the log-ratios of single samples may be negative, their mean is a KL",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq16+objective")
-def only_the_sequence_level_belongs_to_the_objective() -> Evidence:
+def only_the_sequence_level_belongs_to_the_objective() -> Iterator[Found]:
     """Of the two gradients the sequence level's is that of the KL in objective (1); they may be opposed."""
     errors = []
     for problem in longer_trees():
@@ -244,11 +211,11 @@ def only_the_sequence_level_belongs_to_the_objective() -> Evidence:
         errors.append(differs(field(problem, terms(problem).log_ratio), wanted))
     token, sequence = (float(x[0, 0]) for x in (partial_gradient(opposed()), kl_gradient(opposed())))
     errors.append(less(token * sequence, 0.0))
-    return Evidence(worst(errors), note="they agree where no prefix changes the KL still to come")
+    yield from each_form(worst(errors))
 
 
 @claim("X-token-vs-seq")
-def close_to_the_anchor_the_levels_agree() -> Evidence:
+def close_to_the_anchor_the_levels_agree() -> Iterator[Found]:
     """A tenth of the distance leaves a tenth of both gradients, and a hundredth of their difference."""
 
     def sizes(problem: Problem, d: float) -> tuple[float, float, float]:
@@ -263,25 +230,7 @@ def close_to_the_anchor_the_levels_agree() -> Evidence:
         shares.append(coarse[2] / coarse[1])
         for a, b, left in zip(coarse, fine, (0.1, 0.1, 0.01), strict=True):
             errors.append(violation(b / a - 1.1 * left, 0.9 * left - b / a))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"at a distance of 0.01 in the logits the difference is up to {max(shares):.1%} of the gradient "
-            "on these trees: so close to its anchor, the two levels do not differ in direction"
-        ),
-    )
-
-
-@claim("EMA-5.1-empirical", how="reading")
-def token_level_is_better_for_reasoning() -> Evidence:
-    """No run of the source changes the level alone."""
-    return Evidence(
-        needs="reinforcement learning of language models for reasoning and search, both levels side by side",
-        note=(
-            "table 2 compares whole methods: WARP, with a sequence-level KL, averages 0.106, GRPO 0.312, the "
-            "EMA anchor with a token-level KL 0.348"
-        ),
-    )
+    yield from each_form(worst(errors), max_shares=max(shares))
 
 
 # appendix D
@@ -295,7 +244,7 @@ def _given_prefix(problem: Problem, x: torch.Tensor, place: int) -> torch.Tensor
 
 
 @claim("EMA-D1-integrals")
-def two_integrals_of_the_product_rule() -> Evidence:
+def two_integrals_of_the_product_rule() -> Iterator[Found]:
     """The first, over the derivative of pi, is the whole gradient; the second is E[score] = 0."""
     errors = []
     for problem in (*longer_trees(), *bandits()):
@@ -306,11 +255,11 @@ def two_integrals_of_the_product_rule() -> Evidence:
         first, second = (torch.autograd.grad(s, theta, retain_graph=True)[0] for s in terms_of_the_sum)
         errors += [apart(first, kl_gradient(problem)), apart(first + second, exact(reverse_kl, problem)[1])]
         errors += [apart(second, mean(terms(problem).p, terms(problem).score)), apart(second, 0.0)]
-    return Evidence(worst(errors), note="answers are countable, so that the integrals are sums")
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq68-72")
-def past_terms_vanish() -> Evidence:
+def past_terms_vanish() -> Iterator[Found]:
     """(68) to (72): the score-function form, its double sum, and its past terms prefix by prefix."""
     errors = []
     for problem in longer_trees():
@@ -326,11 +275,11 @@ def past_terms_vanish() -> Evidence:
             errors.append(apart(_given_prefix(problem, t.scores[:, n], n), 0.0))  # step 1
             product = past[:, n, None, None] * t.scores[:, n]
             errors.append(apart(_given_prefix(problem, product, n), 0.0))  # step 2
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq73-74")
-def token_level_form() -> Evidence:
+def token_level_form() -> Iterator[Found]:
     """(73) prefix by prefix: E_n[log-ratio times score] is that KL's gradient; (74) is their sum."""
     errors = []
     for problem in longer_trees():
@@ -346,4 +295,4 @@ def token_level_form() -> Evidence:
         errors.append(
             apart(mean(t.p, token_kls(problem, problem.logits).sum(-1)), exact(reverse_kl, problem)[0])
         )
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, degree, hedged, less, worst
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.synthetic_task import (
@@ -15,7 +18,6 @@ from kl_book.ledger.claims.ground.synthetic_task import (
     HEADS,
     MASSES,
     SEEDS,
-    SETTING,
     VOCAB,
     SyntheticTask,
     critical,
@@ -29,11 +31,10 @@ from kl_book.ledger.claims.ground.synthetic_task import (
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, heads
 from kl_book.ledger.claims.ground.top_k_pull import pull_explained
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 @claim("EMA-G1")
-def one_position_by_itself() -> Evidence:
+def one_position_by_itself() -> Iterator[Found]:
     """Eq (103) at one position: its value is E[-log w] and its gradient P (l - KL), no other row in it."""
     found = []
     for problem in bandits():
@@ -42,11 +43,11 @@ def one_position_by_itself() -> Evidence:
         kl, slope = exact(reverse_kl, problem)
         by_hand = t.p * (score - (t.p * score).sum())
         found += [apart(kl, (t.p * score).sum()), apart(slope.flatten(), by_hand)]
-    return Evidence(worst(found), note="a simplification, and called one")
+    yield from each_form(worst(found))
 
 
 @claim("EMA-G2-setup")
-def scale_meets_the_mass() -> Evidence:
+def scale_meets_the_mass() -> Iterator[Found]:
     """A scale exists for every target mass; the larger it is, the lower the policy's entropy."""
     found = []
     for x in tasks():
@@ -56,11 +57,11 @@ def scale_meets_the_mass() -> Evidence:
     for seed in SEEDS:
         entropy = [-float((t.logp.exp() * t.logp).sum()) for t in (task(m, seed) for m in MASSES)]
         found += [less(b, a) for a, b in itertools.pairwise(entropy)]
-    return Evidence(worst(found))
+    yield from each_form(worst(found))
 
 
 @claim("EMA-G2-sweep")
-def error_is_bias_and_noise() -> Evidence:
+def error_is_bias_and_noise() -> Iterator[Found]:
     """Eq (108) squared is (|bias|^2 + variance / B) / |grad KL|^2: every pair of draws, on small worlds."""
     found = []
     split, _, _ = PUBLISHED["reverse"]
@@ -78,7 +79,7 @@ def error_is_bias_and_noise() -> Evidence:
             mse = (t.p[:, None] * t.p * pairs.flatten(2).square().sum(-1)).sum()
             form = errors_of(x, chosen * (x.log_ratio + 1), ~chosen * x.log_ratio)
             found.append(apart(float(mse.sqrt()) / x.size, form.at(2)))
-    return Evidence(worst(found), note="the exact expectation, which the paper estimates by sampling")
+    yield from each_form(worst(found))
 
 
 def _range(values: list[float]) -> str:
@@ -86,32 +87,28 @@ def _range(values: list[float]) -> str:
 
 
 @claim("EMA-G2-unbiased")
-def top_k_has_no_bias() -> Evidence:
+def top_k_has_no_bias() -> Iterator[Found]:
     """Bias of the published form; of the forms whose summed and sampled parts belong together."""
     published = [forms(x, k)["published"].bias for x in tasks() for k in HEADS]
     repaired = [forms(x, k)[f].bias for x in tasks() for k in HEADS for f in ("generic", "bregman")]
     told = pull_explained()
-    return Evidence(
+    yield from each_form(
         worst(published),
         worst(repaired),
-        unit="relative difference",
-        counterexample=(
-            f"{SETTING} (seeds 0 to {SEEDS[-1]}): a bias of {_range(published)} times "
-            f"$|\\nabla \\mathrm{{KL}}|$, which no "
-            "sampling removes"
-        ),
+        SEEDS_1=SEEDS[-1],
+        range_published=_range(published),
         correction=told.correction,
         practice=told.practice,
     )
 
 
 @claim("EMA-G2-floor")
-def truncation_leaves_a_floor() -> Evidence:
+def truncation_leaves_a_floor() -> Iterator[Found]:
     """The truncated form has a bias at every K but the last, and no noise to average out."""
     cut = [forms(x, k)["truncated"] for x in tasks() for k in HEADS]
     whole = [forms(x, VOCAB)["truncated"] for x in tasks()]
     floors = [less(0.0, t.bias, 1e-4) for t in cut]
-    return Evidence(worst([*floors, *(t.noise for t in cut), *(t.bias for t in whole)]))
+    yield from each_form(worst([*floors, *(t.noise for t in cut), *(t.bias for t in whole)]))
 
 
 @cache
@@ -122,7 +119,7 @@ def near_the_reference() -> SyntheticTask:
 
 
 @claim("EMA-G2-critical")
-def a_critical_sample_size() -> Evidence:
+def a_critical_sample_size() -> Iterator[Found]:
     """The published form passes the truncated one only where its own floor is the lower of the two."""
     without, corrected = [], []
     for x, k in itertools.product(tasks(), HEADS):
@@ -137,31 +134,27 @@ def a_critical_sample_size() -> Evidence:
     floors = [averaged_error(MASSES[-1], HEADS[-1], form, 10**12) for form in ("published", "truncated")]
     close = forms(near_the_reference(), HEADS[0])
     x, k = without[0] if without else (task(MASSES[-1], 0), HEADS[-1])
-    return Evidence(
+    yield from each_form(
         len(without) / cells,
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            "with a summed and a sampled part that belong together there is a critical size for every $K$; "
-            r"with the published pair only where $|\nabla\pi(S)|$ is below the truncated form's bias"
-        ),
-        counterexample=(
-            f"{len(without)} of {cells} pairs of task and $K$ (seeds 0 to {SEEDS[-1]}), such as top-32 mass "
-            f"{x.mass} and $K$ = {k}: the published form levels out at {forms(x, k)['published'].bias:.4f}, "
-            f"the truncated one is at {forms(x, k)['truncated'].bias:.4f}, and at {floors[0]:.4f} and "
-            f"{floors[1]:.4f} on average over the tasks"
-        ),
-        practice=(
-            f"small in this setting, where {cells - len(without)} of {cells} pairs have one. Near the anchor "
-            f"(the log-ratios of a task at mass 0.8 divided by 100, $K$ = {HEADS[0]}) the published form has "
-            f"a bias of {close['published'].bias:.0f} times $|\\nabla \\mathrm{{KL}}|$ and the truncated one "
-            f"of {close['truncated'].bias:.0f} times, so that sampling the rest gains little"
-        ),
+        number_of_without=len(without),
+        cells=cells,
+        SEEDS_1=SEEDS[-1],
+        mass=x.mass,
+        k=k,
+        bias=forms(x, k)["published"].bias,
+        bias_2=forms(x, k)["truncated"].bias,
+        floors_0=floors[0],
+        floors_1=floors[1],
+        number=cells - len(without),
+        HEADS_0=HEADS[0],
+        bias_3=close["published"].bias,
+        bias_4=close["truncated"].bias,
     )
 
 
 @claim("EMA-fig4")
-def lower_error_in_all_regimes() -> Evidence:
+def lower_error_in_all_regimes() -> Iterator[Found]:
     """Sampled KL overtakes the published form inside the sweep; the normalized pair never loses."""
     cells = [(x, k, b) for x in tasks() for k in HEADS for b in DRAWS]
     lost: dict[str, list[tuple[SyntheticTask, int, int]]] = {"published": [], "generic": [], "bregman": []}
@@ -170,24 +163,18 @@ def lower_error_in_all_regimes() -> Evidence:
             lost[form].append((x, k, b))
     never = [forms(x, k)["bregman"].bias for x, k, _ in cells]
     x, k, b = min(lost["published"], key=lambda c: c[2])
-    return Evidence(
+    yield from each_form(
         len(lost["published"]) / len(cells),
         max(len(lost["bregman"]) / len(cells), worst(never)),
-        unit="share of cases",
-        counterexample=(
-            f"{len(lost['published'])} of {len(cells)} cells with our seeds 0 to {SEEDS[-1]} (the count "
-            f"depends on the seeds), the first at $B$ = {b} (top-32 mass {x.mass}, $K$ = {k}): error "
-            f"{forms(x, k)['published'].at(b):.3f} against {forms(x, k)['sampled'].at(b):.3f} of sampled KL"
-        ),
-        correction=(
-            "true in every cell of this sweep of K3 summed over the top $K$ and K3++ outside (no theorem: "
-            "EMA-5.3-lowervar); of the rest of appendix H.3 in all cells but "
-            f"{len(lost['generic'])}"
-        ),
-        practice=(
-            f"none below $B$ = {b} samples per decision in this setting, where policy and reference are far "
-            "apart. The bias is larger against the gradient the closer the policy is to its anchor (EMA-alg1)"
-        ),
+        number=len(lost["published"]),
+        number_of_cells=len(cells),
+        SEEDS_1=SEEDS[-1],
+        b=b,
+        mass=x.mass,
+        k=k,
+        number_2=forms(x, k)["published"].at(b),
+        number_3=forms(x, k)["sampled"].at(b),
+        number_4=len(lost["generic"]),
     )
 
 
@@ -202,7 +189,7 @@ def _tail_pays(mass: float, k: int, form: str = "bregman") -> list[bool]:
 
 
 @claim("EMA-fig4-rule")
-def small_heads_with_and_large_ones_without_tail() -> Evidence:
+def small_heads_with_and_large_ones_without_tail() -> Iterator[Found]:
     """Tail at K = 4 and none at K = 256: right between their two critical sizes, and at no other B."""
     window = {}
     inside = [forms(x, k)["bregman"].bias for x in tasks() for k in HEADS]
@@ -217,26 +204,20 @@ def small_heads_with_and_large_ones_without_tail() -> Evidence:
     with_tail = [x for m in MASSES for x in _tail_pays(m, HEADS[0], "published")]
     without = [not x for m in MASSES for x in _tail_pays(m, HEADS[-1], "published")]
     said = "; ".join(f"{b} at {mass}" for mass, b in window.items())
-    return Evidence(
+    yield from each_form(
         hedged([*with_tail, *without]),
         inside=worst(inside),
-        condition=(
-            "the number of draws is between two critical sizes. In this sweep (unbiased form, "
-            f"{len(SEEDS)} tasks averaged, by top-32 mass), $B$ = {said}. Below, neither helps at $K$ = "
-            f"{HEADS[0]} nor at {HEADS[-1]}; above, both do"
-        ),
-        given="stated in the same caption: it is a trade-off that a critical sample size decides",
-        unit="share of cases",
-        counterexample=(
-            f"over the masses and sizes $B$ of the sweep the rule names the smaller error in "
-            f"{sum(with_tail) / len(with_tail):.0%} of cases for $K$ = {HEADS[0]} and in "
-            f"{sum(without) / len(without):.0%} for $K$ = {HEADS[-1]}"
-        ),
+        number_of_SEEDS=len(SEEDS),
+        said=said,
+        HEADS_0=HEADS[0],
+        HEADS_1=HEADS[-1],
+        number=sum(with_tail) / len(with_tail),
+        number_2=sum(without) / len(without),
     )
 
 
 @claim("EMA-5.3-minimal")
-def most_tokens_hardly_matter() -> Evidence:
+def most_tokens_hardly_matter() -> Iterator[Found]:
     """Share of the entries' absolute sum that the less important half of the vocabulary holds."""
 
     def share(entries: torch.Tensor) -> float:
@@ -251,24 +232,18 @@ def most_tokens_hardly_matter() -> Evidence:
     flat = task_of(0.0, 0, torch.full((VOCAB,), -math.log(VOCAB)).double(), task(0.5, 0).ref_logp)
     spread = shares(flat, flat.logp)
     forward = share(task(0.2, 0).ref_logp.exp() * task(0.2, 0).log_ratio)
-    return Evidence(
+    yield from each_form(
         degree(max(spread)),
         inside=max(degree(max(inside)), by_hand),
-        given="stated in section 5.3, in the sentence before: the mass is on a few tokens",
-        unit="relative difference",
-        condition=(
-            "the policy that the KL averages over is concentrated (reverse KL: every mass of this setting, "
-            f"where half of the vocabulary holds at most {max(inside):.1%})"
-        ),
-        counterexample=(
-            f"a uniform policy: half of the vocabulary holds {spread[0]:.0%} of the value's entries and "
-            f"{spread[1]:.0%} of the gradient's; forward KL to this setting's reference: {forward:.0%}"
-        ),
+        max_inside=max(inside),
+        spread_0=spread[0],
+        spread_1=spread[1],
+        forward=forward,
     )
 
 
 @claim("EMA-6-larger-k")
-def the_larger_the_better() -> Evidence:
+def the_larger_the_better() -> Iterator[Found]:
     """Error against K at every B: from K = 0 (sampled) through the sweep to the whole vocabulary (exact)."""
     rising: dict[str, list[tuple[float, int]]] = {"published": [], "bregman": []}
     for x, form in itertools.product(tasks(), rising):
@@ -281,31 +256,22 @@ def the_larger_the_better() -> Evidence:
     steps = len(MASSES) * len(SEEDS) * len(DRAWS) * (len(HEADS) + 1)
     fine = steps - len(rising["published"])
     first = min(b for _, b in rising["published"])
-    return Evidence(
+    yield from each_form(
         max(hedged([True] * fine + [False] * (steps - fine)), limit),
-        note=(
-            f"{fine} of {steps} steps from one k to the next lower the error of the published form in the "
-            f"sweep of appendix G (seeds 0 to {SEEDS[-1]}). The others, from B = {first} on, are its bias: "
-            f"without it {steps - len(rising['bregman'])} do"
-        ),
+        fine=fine,
+        steps=steps,
+        SEEDS_1=SEEDS[-1],
+        first=first,
+        number=steps - len(rising["bregman"]),
     )
 
 
 @claim("EMA-6-large-k-tail")
-def the_tail_does_not_always_help() -> Evidence:
+def the_tail_does_not_always_help() -> Iterator[Found]:
     """At the largest K there are sample sizes at which the truncated form has the smaller error."""
     found = []
     for x in tasks():
         largest = forms(x, HEADS[-1])
         found.append(largest["bregman"].bias)
         found += [less(largest["truncated"].at(1), largest[f].at(1)) for f in ("published", "bregman")]
-    return Evidence(worst(found))
-
-
-@claim("EMA-6-past-critical", how="reading")
-def training_is_past_the_critical_size() -> Evidence:
-    """Whether the runs of the source had more draws than their critical size."""
-    return Evidence(
-        needs="the policies of the source's runs, to compute their critical sizes",
-        note="the paper infers it from the order of its curves, and its form has a bias besides",
-    )
+    yield from each_form(worst(found))

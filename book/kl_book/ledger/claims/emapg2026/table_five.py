@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
     Pair,
@@ -21,7 +24,6 @@ from kl_book.ledger.claims.ground.estimates import detached_forward, score_ratio
 from kl_book.ledger.claims.ground.printed import TABLE_5, TABLES, Printed, alpha_5, alpha_9
 from kl_book.ledger.claims.ground.sums import differentiated, exact, terms, values
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.divergences import T, W
 from kl_companion.tabular import Problem
 
@@ -59,28 +61,21 @@ for _id, _name in {
 
 
 @claim("EMA-tab5-Neyman")
-def neyman_generator() -> Evidence:
+def neyman_generator() -> Iterator[Found]:
     """Pearson's f beside Neyman's estimator; Neyman's f is (t - 1)^2 / t, as in tables 6 and 9."""
     row = TABLE_5["Neyman"]
     right = row._replace(f=(T - 1) ** 2 / T)
     other = W * row.f.subs(T, 1 / W)
     at_2 = [float(x.subs(W, 2)) for x in (other, row.in_w)]
     wrong = [_value(row.f, p) / _value(right.f, p) - 1 for p in bandits()]
-    return Evidence(
+    yield from each_form(
         worst(abs(x) for x in wrong),
         table_5_row("Neyman", right, NAMED["Neyman"]),
-        agrees_with="EMA-tab9-Neyman",
-        unit="relative difference",
-        correction="$f = (t - 1)^2/t$, as in tables 6, 9 and 10",
-        counterexample=(
-            rf"$w = 2$: $\sg(w)\,f(1/w)$ with the printed $f$ is {at_2[0]:g}, the estimator beside it "
-            f"{at_2[1]:g}"
-        ),
-        practice=(
-            "none where the estimator of the row is computed, which is right. An exact sum with the printed "
-            f"$f$ is Pearson's divergence: {min(wrong):+.0%} to {max(wrong):+.0%} in the {len(wrong)} "
-            "bandits that were tried"
-        ),
+        at_2_0=at_2[0],
+        at_2_1=at_2[1],
+        min_wrong=min(wrong),
+        max_wrong=max(wrong),
+        number_of_wrong=len(wrong),
     )
 
 
@@ -90,7 +85,7 @@ def _value(f: sympy.Expr, problem: Problem) -> float:
 
 
 @claim("EMA-tab5-alpha")
-def alpha_generator() -> Evidence:
+def alpha_generator() -> Iterator[Found]:
     """The row at several alpha; its limits 0 and 1 are the normalized forward and reverse KL."""
     errors, a = [], sympy.Symbol("a")
     for at in (sympy.Integer(-1), sympy.Rational(1, 2), sympy.Integer(3)):
@@ -100,7 +95,7 @@ def alpha_generator() -> Evidence:
     errors.append(unequal(general.in_w, W * general.f.subs(T, 1 / W)))
     for end, value in ((0, W * sympy.log(W) - W + 1), (1, -sympy.log(W) + W - 1)):
         errors.append(unequal(sympy.limit(general.in_w, a, end), value))
-    return Evidence(worst(errors), note="at 0 and 1, which the row leaves out, its limits are the two KLs")
+    yield from each_form(worst(errors))
 
 
 def _quotient(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -110,14 +105,14 @@ def _quotient(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-tab5-sgww")
-def detached_ratio() -> Evidence:
+def detached_ratio() -> Iterator[Found]:
     """sg(w)/w is r: value 1, gradient the score, in every sample."""
     errors = []
     for problem in bandits():
         for estimator in (_quotient, lambda p, q: score_ratio(p)):
             errors.append(apart(values(estimator, problem), 1.0))
             errors.append(apart(differentiated(estimator, problem), terms(problem).score))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 _ROOT = (sympy.sqrt(T) - 1) ** 2
@@ -147,7 +142,7 @@ def mean_of(d: Pair, problem: Problem) -> float:
 
 
 @claim("EMA-f-normalisation")
-def one_name_one_divergence() -> Evidence:
+def one_name_one_divergence() -> Iterator[Found]:
     """One name has one f in tables 5, 6, 9 and 10, up to what a divergence keeps; labels are other rows."""
     errors, factors = [], []
     for number, table in {6: TABLE_6, **{n: {k: r.f for k, r in TABLES[n].items()} for n in (9, 10)}}.items():
@@ -164,10 +159,4 @@ def one_name_one_divergence() -> Evidence:
     for a in (sympy.Rational(-1, 3), sympy.Rational(1, 2), sympy.Integer(3)):
         error, factor = _same_up_to_scale(alpha_9(a).f, alpha_5((1 + a) / 2).f)
         errors += [error, abs(factor - 1)]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"this row compares the tables. Where the factor is not 1 one $\beta$ is two strengths (against "
-            rf"table 5: {', '.join(factors)}). Table 5's $\alpha$ is $(1 + \alpha)/2$ of the others"
-        ),
-    )
+    yield from each_form(worst(errors), number=", ".join(factors))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import apart, relative, worst
 from kl_book.ledger.claims.ground.off_policy import rho
 from kl_book.ledger.claims.ground.positions import equal_policies, moments, positions, reference_logps_read
@@ -33,7 +35,6 @@ from kl_book.ledger.claims.ground.top_k import (
 )
 from kl_book.ledger.claims.ground.top_k_pull import at_the_reference, pull_explained, stops_at
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 Sets = Callable[[Problem], Iterator[torch.Tensor]]
@@ -88,7 +89,7 @@ def _stopping(direction: str, sets: Sets) -> float:
     return worst(found)
 
 
-@claim("EMA-abstract-topk", "EMA-fig2")
+@claim("EMA-abstract-topk")
 def unbiased_at_any_k() -> Evidence:
     """Value and gradient of both KLs, every k."""
     return in_both_directions()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.estimates import k4, k5, top_k_estimate
 from kl_book.ledger.claims.ground.off_policy import rho
@@ -14,12 +17,11 @@ from kl_book.ledger.claims.ground.sums import differentiated, exact, forward_kl,
 from kl_book.ledger.claims.ground.synthetic_task import HEADS, SyntheticTask, forms, tasks
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, bias_of_top_k, of_the_reference, of_the_sampler
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, three_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
 @claim("EMA-6-positive-k")
-def without_a_head_nothing_changes() -> Evidence:
+def without_a_head_nothing_changes() -> Iterator[Found]:
     """k = 0 is K4 (forward: K5) sample by sample; each k of appendix G lowers the noise of every task."""
     errors = []
     for problem in bandits():
@@ -32,13 +34,14 @@ def without_a_head_nothing_changes() -> Evidence:
     kept = {k: [_noise(x, k) for x in tasks()] for k in HEADS}
     errors += [less(share, 1.0) for shares in kept.values() for share in shares]
     first, last = (kept[k] for k in (HEADS[0], HEADS[-1]))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "k = 0 is the sampled estimate, sample by sample. In the setting of appendix G the gradient of "
-            f"one draw has {min(first):.0%} to {max(first):.0%} of the sampled standard deviation at k = "
-            f"{HEADS[0]} and {min(last):.0%} to {max(last):.0%} at k = {HEADS[-1]}; its bias is EMA-alg1"
-        ),
+        min_first=min(first),
+        max_first=max(first),
+        HEADS_0=HEADS[0],
+        min_last=min(last),
+        max_last=max(last),
+        HEADS_1=HEADS[-1],
     )
 
 
@@ -64,7 +67,7 @@ def _outside(problem: Problem, direction: str, chosen: torch.Tensor) -> float:
 
 
 @claim("EMA-fig8-tail")
-def an_uncorrected_tail() -> Evidence:
+def an_uncorrected_tail() -> Iterator[Found]:
     """Corrected it is right; as it is sampled, and dropped, it misses the KL."""
     errors, count, worse = [], 0, {"reverse": 0, "forward": 0}
     near = three_policies((0.5, 0.3, 0.2), (0.2, 0.35, 0.45), (0.48, 0.33, 0.19))
@@ -77,12 +80,11 @@ def an_uncorrected_tail() -> Evidence:
                 count += 1
                 worse[direction] += left > dropped
     example = _tails(near, "reverse", torch.tensor([True, False, False]))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "the corrected tail has no bias while no weight is clipped. Dropped and uncorrected ones do, and "
-            f"the uncorrected is worse in {worse['reverse']} (reverse) and {worse['forward']} (forward) of "
-            f"{count // 2} cases each; near the sampler it is better ({example[1]:.4f} against "
-            f"{example[2]:.4f})"
-        ),
+        worse_reverse=worse["reverse"],
+        worse_forward=worse["forward"],
+        number=count // 2,
+        example_1=example[1],
+        example_2=example[2],
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import (
-    CONDITION,
-    NO_TRANSFORM,
     best_policy,
     case,
     in_training,
@@ -40,7 +40,6 @@ from kl_book.ledger.claims.ground.printed_optima import (
     S,
     Z,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.divergences import T
 from kl_companion.tabular import Problem
 
@@ -48,7 +47,6 @@ REVERSE, FORWARD = (
     sympy.lambdify((R, Z_STAR, BETA, Z), x, "math") for x in (REVERSE_FROM_FORWARD, FORWARD_FROM_REVERSE)
 )
 GAP = sympy.Symbol("gap", positive=True)  # Z* - R
-SAME_Z = "$Z^*$ and $Z$ are constants of the prompt, as in the proof of proposition I.1"
 
 
 def to_reverse(problem: Problem, beta: float, z: float) -> tuple[torch.Tensor, Problem]:
@@ -66,7 +64,7 @@ def to_forward(problem: Problem, beta: float, z_star: float) -> tuple[torch.Tens
 
 
 @claim("EMA-eq133-134")
-def reverse_kl_with_the_forward_optimum() -> Evidence:
+def reverse_kl_with_the_forward_optimum() -> Iterator[Found]:
     """Under the reverse KL, -beta log(Z* - R) + beta log(beta Z) has the forward optimum, for every Z."""
     errors = []
     for problem, beta in settings():
@@ -78,11 +76,11 @@ def reverse_kl_with_the_forward_optimum() -> Evidence:
                 # Z is then the partition function of the new rewards
                 apart((reference(problem) * (changed.rewards / beta).exp()).sum() / z, 1.0),
             ]
-    return Evidence(worst(errors), note="$Z$ is free: a constant of the new rewards")
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq135")
-def forward_kl_with_the_reverse_optimum() -> Evidence:
+def forward_kl_with_the_reverse_optimum() -> Iterator[Found]:
     """Under the forward KL, Z* - beta Z exp(-R/beta) has the reverse optimum, for every Z*."""
     errors = []
     for problem, beta in settings():
@@ -94,10 +92,7 @@ def forward_kl_with_the_reverse_optimum() -> Evidence:
                 not_best(policy, with_kl("forward", changed, beta), unit),
                 apart(z_star_solved(changed, beta), z_star) / unit,
             ]
-    return Evidence(
-        worst(errors),
-        note="$Z$ belongs to the rewards $R$; $Z^*$ is free, a constant of the new rewards",
-    )
+    yield from each_form(worst(errors))
 
 
 def signs(transform: sympy.Expr) -> tuple[float, float]:
@@ -109,8 +104,8 @@ def signs(transform: sympy.Expr) -> tuple[float, float]:
     return found[0], found[1]
 
 
-@claim("EMA-propI.1", how="symbols")
-def increasing_and_convex() -> Evidence:
+@claim("EMA-propI.1")
+def increasing_and_convex() -> Iterator[Found]:
     """Both derivatives are positive below Z*; not so if Z* is solved again for one changing reward."""
     x = sympy.Symbol("x", real=True)
     # two answers, even reference, beta 1, rewards (x, 0): eq (131) is a quadratic equation
@@ -124,19 +119,13 @@ def increasing_and_convex() -> Evidence:
         less(at[1], 0.0),
         vanishing_error(sympy.limit(own, x, sympy.oo) - sympy.log(2)),
     ]
-    return Evidence(
-        worst(errors),
-        note=(
-            rf"{SAME_Z}. Solved again while one of two rewards, $x$, changes (even reference, $\beta = 1$, "
-            f"the other 0), the second derivative is {at[0]:.3f} at $x = -2$ and {at[1]:.3f} at $x = 2$"
-        ),
-    )
+    yield from each_form(worst(errors), at_0=at[0], at_1=at[1])
 
 
-@claim("EMA-propI.2", how="symbols")
-def increasing_and_concave() -> Evidence:
+@claim("EMA-propI.2")
+def increasing_and_concave() -> Iterator[Found]:
     """The first derivative is positive, the second negative, for every R."""
-    return Evidence(apart(tensor(list(signs(FORWARD_FROM_REVERSE))), tensor([1.0, -1.0])), note=SAME_Z)
+    yield from each_form(apart(tensor(list(signs(FORWARD_FROM_REVERSE))), tensor([1.0, -1.0])))
 
 
 def slopes(before: Problem, after: Problem) -> list[float]:
@@ -146,7 +135,7 @@ def slopes(before: Problem, after: Problem) -> list[float]:
 
 
 @claim("EMA-tabI-F2R")
-def forward_to_reverse() -> Evidence:
+def forward_to_reverse() -> Iterator[Found]:
     """Same optimum, increasing, convex; the slope at an answer is policy/reference."""
     errors = [apart(tensor(list(signs(REVERSE_FROM_FORWARD))), 1.0)]
     errors.append(vanishing_error(sympy.diff(REVERSE_FROM_FORWARD, R) - BETA / (Z_STAR - R)))
@@ -157,17 +146,11 @@ def forward_to_reverse() -> Evidence:
         errors += [less(a, b, by=1e-9) for a, b in itertools.pairwise([0.0, *steep])]
         top, bottom = int(problem.rewards.argmax()), int(problem.rewards.argmin())
         errors += [less(1.0, float(tilt[top]), by=1e-9), less(float(tilt[bottom]), 1.0, by=1e-9)]
-    return Evidence(
-        worst(errors),
-        note=(
-            "the slope at an answer is policy over reference: gaps between answers that the optimum raises "
-            r"above the reference ($R > Z^* - \beta$) grow, gaps between the others shrink"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-tabI-R2F")
-def reverse_to_forward() -> Evidence:
+def reverse_to_forward() -> Iterator[Found]:
     """Same optimum, increasing, concave; the slope at an answer is reference/policy."""
     errors = [apart(tensor(list(signs(FORWARD_FROM_REVERSE))), tensor([1.0, -1.0]))]
     errors.append(vanishing_error(sympy.diff(FORWARD_FROM_REVERSE, R) - Z * sympy.exp(-R / BETA)))
@@ -180,13 +163,7 @@ def reverse_to_forward() -> Evidence:
         errors += [less(b, a, by=1e-9) for a, b in itertools.pairwise([*flat, 0.0])]
         top, bottom = int(problem.rewards.argmax()), int(problem.rewards.argmin())
         errors += [less(float(slope[top]), 1.0, by=1e-9), less(1.0, float(slope[bottom]), by=1e-9)]
-    return Evidence(
-        worst(errors),
-        note=(
-            "the slope at an answer is reference over policy: gaps shrink among answers that the optimum "
-            "raises above the reference, and grow among the others"
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 NAMES = (*TABLE_6, "alpha = -3", "alpha = 0", "alpha = 3")
@@ -199,7 +176,7 @@ def slope_of(name: str) -> Callable[[float], float]:
 
 
 @claim("EMA-eq139-140")
-def any_two_divergences() -> Evidence:
+def any_two_divergences() -> Iterator[Found]:
     """beta f2'((f1')^{-1}((R - lambda_1)/beta)) + lambda_2 has the first optimum, for every lambda_2."""
     printed, inside = [], []
     for problem, beta in settings()[::4]:
@@ -217,17 +194,8 @@ def any_two_divergences() -> Evidence:
                 changed, unit = problem._replace(rewards=tensor(new)), 1 + max(map(abs, new))
                 inside.append(not_best(found.policy, regularized(case(other).f, changed, beta), unit))
     cut = best_policy("Pearson", three_answers(), 1.0).policy.tolist()
-    return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=CONDITION,
-        unit="difference",
-        correction=(
-            r"right for optima without zeros, and every $\lambda_2$ (a constant of the new rewards). An "
-            r"answer with probability 0 asks for the reward $-\infty$ where $f_2'(0+) = -\infty$"
-        ),
-        counterexample=f"{NO_TRANSFORM} {in_words(cut)}",
-        practice=in_training(),
+    yield from each_form(
+        worst([*printed, *inside]), inside=worst(inside), in_words_cut=in_words(cut), practice=in_training()
     )
 
 
@@ -242,8 +210,8 @@ def sign(x: float) -> float:
     return math.copysign(1.0, x)
 
 
-@claim("EMA-eq139-140+curvature", how="symbols")
-def curvature_of_the_composition() -> Evidence:
+@claim("EMA-eq139-140+curvature")
+def curvature_of_the_composition() -> Iterator[Found]:
     """d^2 R_2/dR_1^2 is (f_2' o (f_1')^{-1})''/beta, and has the sign of d(f_2''/f_1'')/dt."""
     composed, lam, errors, mixed = sympy.Function("h"), sympy.Symbol("lambda_1", real=True), [], []
     x = (R - lam) / BETA
@@ -260,10 +228,4 @@ def curvature_of_the_composition() -> Evidence:
             found.add(sign(turn))
         if len(found) > 1:
             mixed.append(f"{one} to {other}")
-    return Evidence(
-        worst(errors),
-        note=(
-            "its sign at an answer is that of the slope of $f_2''/f_1''$ at $t$ = policy over reference. Of "
-            f"the pairs in table 6 it changes sign for {', '.join(mixed)} alone"
-        ),
-    )
+    yield from each_form(worst(errors), number=", ".join(mixed))

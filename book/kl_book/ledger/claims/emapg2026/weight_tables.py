@@ -7,6 +7,8 @@ from collections.abc import Callable
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
     Pair,
@@ -20,7 +22,6 @@ from kl_book.ledger.claims.ground.printed import ALPHA, TABLE_9, TABLE_10, Print
 from kl_book.ledger.claims.ground.sums import exact, field, ref_ratio
 from kl_book.ledger.claims.ground.targets import SIGN_OF_WEIGHT, target, targets
 from kl_book.ledger.claims.ground.worlds import two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.divergences import T, W
 
 

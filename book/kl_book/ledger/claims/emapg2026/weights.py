@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, arguments_exchanged, divergence
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.groups import groups
@@ -26,9 +29,8 @@ from kl_book.ledger.claims.ground.sums import (
     terms,
     values,
 )
-from kl_book.ledger.claims.ground.targets import SIGN_OF_WEIGHT, at_optimum, target, targets
+from kl_book.ledger.claims.ground.targets import at_optimum, target, targets
 from kl_book.ledger.claims.ground.worlds import bandits, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -52,7 +54,7 @@ def psi_weight(f: Function, w: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-K-logZ")
-def log_partition_function_is_the_best_value() -> Evidence:
+def log_partition_function_is_the_best_value() -> Iterator[Found]:
     """log Z = max of E[R] - KL(pi||ref), reached at pi*; the expected reward alone is another number."""
     always, printed = [], []
     for problem in bandits():
@@ -68,19 +70,8 @@ def log_partition_function_is_the_best_value() -> Evidence:
         always.append(apart(mean(p, problem.rewards) - exact(reverse_kl, best)[0], log_z))
     small = two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
     log_z = float((terms(small).ref_logp.sum(-1) + small.rewards).logsumexp(0))
-    return Evidence(
-        worst([*always, *printed]),
-        inside=worst(always),
-        condition=r"the value is the regularized one of the optimal policy, $\E[R] - \KL{\pi^*}{\pref}$",
-        given=(
-            "implied by appendix K: the optimum is a Boltzmann policy as in the papers cited there (Ziebart "
-            "et al. 2008, Schulman et al. 2017), whose values contain the entropy or the KL"
-        ),
-        unit="difference",
-        counterexample=(
-            rf"two answers, even reference, $R$ = (1, 0): $\log Z$ = {log_z:.3f}, the expected reward of the "
-            f"reference 0.5, that of the optimal policy {1 / (1 + math.exp(-1)):.3f}"
-        ),
+    yield from each_form(
+        worst([*always, *printed]), inside=worst(always), log_z=log_z, number=1 / (1 + math.exp(-1))
     )
 
 
@@ -95,7 +86,7 @@ def of_ratio(f: Function) -> Pair:
 
 
 @claim("EMA-eq153-157")
-def policy_first() -> Evidence:
+def policy_first() -> Iterator[Found]:
     """D_f(pi||pi*) = E[w f(1/w)]; grad w = -w s; weight g - w g' = f'(1/w), which -phi ascends."""
     errors = []
     for problem in targets():
@@ -108,11 +99,11 @@ def policy_first() -> Evidence:
             phi = g(w) - w * derivative(g, w)
             errors += [apart(mean(t.p, g(w)), value), apart(phi, phi_weight(f, w))]
             errors += [apart(field(phi, problem), slope), _descends(divergence(f), -phi, problem)]
-    return Evidence(worst(errors), note=SIGN_OF_WEIGHT)
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq158-160")
-def target_first() -> Evidence:
+def target_first() -> Iterator[Found]:
     """D_f(pi*||pi) = E[f(w)] with the gradient E[(f(w) - w f'(w)) s]."""
     errors = []
     for problem in targets():
@@ -125,11 +116,11 @@ def target_first() -> Evidence:
             )
             errors += [apart(mean(t.p, f(w)), value), apart(field(psi_weight(f, w), problem), slope)]
             errors += [apart(mean(t.p, by_parts), slope)]
-    return Evidence(worst(errors), note=SIGN_OF_WEIGHT)
+    yield from each_form(worst(errors))
 
 
 @claim("EMA-eq161-162")
-def both_orders() -> Evidence:
+def both_orders() -> Iterator[Found]:
     """E[phi s] and E[psi s] are the gradients, against differences of the divergences themselves."""
     errors = []
     for problem in targets()[:6]:
@@ -149,7 +140,7 @@ def both_orders() -> Evidence:
                     )
                     differences[place] = (up - down) / 2e-5
                 errors.append(violation(apart(found, differences) / (1 + apart(found, 0.0)) - 1e-7))
-    return Evidence(worst(errors), note="central differences of the divergences agree to 7 digits")
+    yield from each_form(worst(errors))
 
 
 def _descends(d: Pair, ascended: torch.Tensor, problem: Problem) -> float:
@@ -215,7 +206,7 @@ def estimated_by_counts(problem: Problem, size: int, weight: Function) -> torch.
 
 
 @claim("EMA-EM")
-def z_from_the_group() -> Evidence:
+def z_from_the_group() -> Iterator[Found]:
     """The group's Z is unbiased; the weights of w with it are biased, by a share that falls like 1/N."""
     always = []
     for problem in targets()[:6]:
@@ -232,14 +223,7 @@ def z_from_the_group() -> Evidence:
     shares = {n: _share(small, n, right) for n in (2, 8, 256, 512)}
     always.append(apart(estimated_by_counts(small, 3, _minus), estimated(small, 3, _minus)))
     always.append(violation(abs(shares[256] / shares[512] / 2 - 1) - 0.02))
-    return Evidence(
-        worst(always),
-        note=(
-            "the estimate of $Z$ is unbiased; $w$ divides by it, and the gradient keeps a bias of order "
-            f"$1/N$: with two answers and the weight $-w$ it is {shares[2]:.0%} at $N = 2$, {shares[8]:.0%} "
-            f"at 8 and {shares[256]:.1%} at 256"
-        ),
-    )
+    yield from each_form(worst(always), shares_2=shares[2], shares_8=shares[8], shares_256=shares[256])
 
 
 def _minus(w: torch.Tensor) -> torch.Tensor:

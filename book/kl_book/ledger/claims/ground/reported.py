@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kl_book.ledger.claims.ledger import Evidence, claim
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.evidence import Evidence
 
 
 def reported(id: str, needs: str, note: str | Callable[[], str] = "") -> None:
@@ -13,4 +14,4 @@ def reported(id: str, needs: str, note: str | Callable[[], str] = "") -> None:
     def check() -> Evidence:
         return Evidence(needs=needs, note=note if isinstance(note, str) else note())
 
-    claim(id, how="reading")(check)
+    claim(id)(check)

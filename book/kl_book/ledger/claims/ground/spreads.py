@@ -7,11 +7,11 @@ from functools import cache
 
 import sympy
 
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import differs, violation, worst
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
 from kl_book.ledger.claims.ground.worlds import near, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.groups import vanilla
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl, terms, variance
 from kl_book.ledger.claims.ground.worlds import arms, hedge_bandits, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import DEGREE
 from kl_companion.tabular import draw_statistics
 
 
 @claim("TM-fig2-LOO")
-def leave_one_out_has_marginally_smaller_variance() -> Evidence:
+def leave_one_out_has_marginally_smaller_variance() -> Iterator[Found]:
     """On average over bandits of appendix C it loses for few samples and wins for many."""
     sizes = torch.arange(2, 1025)
     plain, left = (
@@ -27,36 +30,28 @@ def leave_one_out_has_marginally_smaller_variance() -> Evidence:
     first, last = int((share >= 1).sum()), int((share >= 1 - DEGREE).sum())
     tried = 2 ** torch.arange(1, 11) - 2  # places of n = 2, 4, ..., 1024
     against, own = (left >= plain)[:, tried].double().mean(), int((left >= plain)[:, 2].sum())
-    return Evidence(
+    yield from each_form(
         float(against),
         inside=violation(
             float(share[first]) - 1,
             1 - DEGREE - float(share[last - 1]),
             float((share[1:] - share[:-1]).max()),
         ),
-        unit="share of cases",
-        condition=(
-            f"n is between {int(sizes[first])} and {int(sizes[last - 1])} in bandits of appendix C, on "
-            f"average; with more samples the variance is lower by more than {DEGREE:.0%}"
-        ),
-        correction=(
-            "With few samples leave-one-out has the larger variance, because the mean of the n - 1 others is "
-            "itself uncertain; with many it has the smaller one."
-        ),
-        counterexample=(
-            f"appendix C's default n = 4: {float(share[2]):.2f} times the variance of vanilla on average "
-            f"over its bandits, more than vanilla's in {own} of {len(left)}"
-        ),
-        practice=(
-            "The baseline changes no mean, only the noise: the variance is "
-            f"{float(share[0]):.2f} times that of vanilla at n = 2, {float(share[2]):.2f} at n = 4, "
-            f"{float(share[14]):.2f} at n = 16 and {float(share[-1]):.2f} at n = {int(sizes[-1])}."
-        ),
+        int=int(sizes[first]),
+        int_2=int(sizes[last - 1]),
+        DEGREE=DEGREE,
+        float=float(share[2]),
+        own=own,
+        number_of_left=len(left),
+        float_2=float(share[0]),
+        float_3=float(share[14]),
+        float_4=float(share[-1]),
+        int_3=int(sizes[-1]),
     )
 
 
 @claim("TM-fig2")
-def errors_of_the_gradients_against_the_sample_size() -> Evidence:
+def errors_of_the_gradients_against_the_sample_size() -> Iterator[Found]:
     """The error of vanilla falls like one over root n; the incorrect ones level off at their bias."""
     sizes = 2 ** torch.arange(11)
     found = {
@@ -70,11 +65,11 @@ def errors_of_the_gradients_against_the_sample_size() -> Evidence:
         floor = float(torch.as_tensor(found[key].gradient_bias).mean(0)[-1])
         errors += [less(float(right[-1]), floor), less(floor, float(rmse[key][-1]), by=0.0)]
         errors.append(less(float(rmse[key][-1]), 1.25 * floor))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-eq5")
-def analytic_gradient_is_exact_and_of_less_variance() -> Evidence:
+def analytic_gradient_is_exact_and_of_less_variance() -> Iterator[Found]:
     """The sum over all outcomes is the gradient; a sample varies where the outcomes do not tie."""
     errors = []
     for problem in (*worlds(), *hedge_bandits()):
@@ -85,14 +80,8 @@ def analytic_gradient_is_exact_and_of_less_variance() -> Evidence:
         ]
     other = two_policies((0.75, 0.25), (1 - _second_root(), _second_root()))
     tied = variance(terms(other).p, vanilla(other))
-    return Evidence(
-        max(worst(errors), violation(tied - 1e-12)),
-        note=(
-            "Both variances are 0 where log-ratio times score is the same for every outcome: at the "
-            "reference, "
-            "where all ratios tie, and with two outcomes at one more reference for each policy, such as "
-            f"({1 - _second_root():.4f}, {_second_root():.4f}) for (3/4, 1/4)."
-        ),
+    yield from each_form(
+        max(worst(errors), violation(tied - 1e-12)), number=1 - _second_root(), second_root=_second_root()
     )
 
 

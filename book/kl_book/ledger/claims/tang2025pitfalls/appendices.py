@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, violation, worst
 from kl_book.ledger.claims.ground.groups import vanilla
 from kl_book.ledger.claims.ground.off_policy import half_square, mean_gradient
@@ -18,7 +22,6 @@ from kl_book.ledger.claims.ground.sums import (
     variance,
 )
 from kl_book.ledger.claims.ground.worlds import arms, bandits, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, bandit, draw_statistics
 
 
@@ -34,7 +37,7 @@ def _steps_of_appendix_a(problem: Problem) -> tuple[torch.Tensor, ...]:
 
 
 @claim("TM-appA-ab")
-def first_steps_of_appendix_a() -> Evidence:
+def first_steps_of_appendix_a() -> Iterator[Found]:
     """Steps (a), (b) and the result (d) agree with the differentiated k3 and with the other KL.
 
     Of the three terms of the estimate, differentiated, only the ratio has a mean.
@@ -49,29 +52,21 @@ def first_steps_of_appendix_a() -> Evidence:
             for term in (lambda x, y: x - y, lambda x, y: (y - x).exp(), lambda x, y: 0 * x - 1.0)
         )
         errors += [apart(log_ratio, 0.0), apart(one, 0.0), apart(ratio, gradient)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-appA-c")
-def third_step_of_appendix_a() -> Evidence:
+def third_step_of_appendix_a() -> Iterator[Found]:
     """Step (c) carries two minus signs where one belongs."""
     steps = [(_steps_of_appendix_a(p), exact(forward_kl, p)[1][0]) for p in bandits()]
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     wrong, right = (float(_steps_of_appendix_a(small)[i][0]) for i in (2, 3))
-    return Evidence(
+    yield from each_form(
         worst(relative(s[2], g) for s, g in steps),
         worst(apart(s[3], g) for s, g in steps),
-        unit="relative difference",
-        agrees_with="TM-appA-ab",
-        correction=r"$-\E_{\pref}[\nabla \log\pi]$: one of the two minus signs goes.",
-        counterexample=(
-            f"policy (3/4, 1/4), reference (1/2, 1/2): step (c) gives {wrong:.3f} for the first logit, "
-            f"step (b) {right:.3f}"
-        ),
-        practice=(
-            "None for the result: steps (b) and (d) and eq (3) are right. Code written from step (c) alone "
-            f"would have {wrong / right:.0f} times the right gradient, away from the reference."
-        ),
+        wrong=wrong,
+        right=right,
+        number=wrong / right,
     )
 
 
@@ -80,7 +75,7 @@ UNBIASED = ("k1", "k3", "k_lambda(0.5)", "k_lambda(-1)")
 
 
 @claim("TM-appB-ghat")
-def both_parts_together_are_unbiased() -> Evidence:
+def both_parts_together_are_unbiased() -> Iterator[Found]:
     """Both parts have the gradient of the estimate's mean as their mean: that of the KL where unbiased."""
     errors = []
     for problem in worlds():
@@ -90,21 +85,18 @@ def both_parts_together_are_unbiased() -> Evidence:
             wanted = exact(half_square, problem)[1] if name == "k2" else gradient
             errors.append(apart(mean(t.p, both), wanted))
         errors.append(differs(exact(half_square, problem)[1], gradient))
-    return Evidence(
-        worst(errors),
-        note=r"With the squared estimate, which is biased, both parts have the gradient of its own mean.",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("TM-appB-score")
-def score_part_of_vanilla_is_everything() -> Evidence:
+def score_part_of_vanilla_is_everything() -> Iterator[Found]:
     """For k1 the score-function part alone is the whole gradient; for k3 it is not."""
     errors = []
     for problem in worlds():
         t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
         one, three = (mean(t.p, values(k, problem)[:, None, None] * t.score) for k in ("k1", "k3"))
         errors += [apart(one, gradient), differs(three, gradient)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _relative_bias(name: str, problem: Problem) -> float:
@@ -113,7 +105,7 @@ def _relative_bias(name: str, problem: Problem) -> float:
 
 
 @claim("TM-appB-allcases")
-def path_wise_part_is_highly_biased_in_all_cases() -> Evidence:
+def path_wise_part_is_highly_biased_in_all_cases() -> Iterator[Found]:
     """Highly biased is taken as a fifth of the gradient; the squared estimate has no bias at all."""
     drawn = arms()
     policies = zip(drawn.logits, drawn.ref_logits, strict=True)
@@ -125,24 +117,17 @@ def path_wise_part_is_highly_biased_in_all_cases() -> Evidence:
     small, near = two_policies((0.75, 0.25), (0.5, 0.5)), two_policies((0.51, 0.49), (0.5, 0.5))
     squared, close = _relative_bias("k2", small), _relative_bias("k3", near)
     every = (*share, squared, close)
-    return Evidence(
+    yield from each_form(
         sum(s < HIGHLY for s in every) / len(every),
         inside=violation(*(HIGHLY - s for s in share)),
-        unit="share of cases",
-        condition=(
-            "the estimate is unbiased in value and the policies are as far apart as in appendix C, where "
-            f"the bias is at least {min(share):.2f} of the gradient"
-        ),
-        given="stated in appendix B: it starts from an unbiased estimate and speaks of the cases considered",
-        counterexample=(
-            f"the squared estimate, which section 3 considers, has relative bias {squared:.2g} at policy "
-            f"(3/4, 1/4), reference (1/2, 1/2); the variance-reduced one {close:.2g} at policy (0.51, 0.49)"
-        ),
+        min_share=min(share),
+        squared=squared,
+        close=close,
     )
 
 
 @claim("TM-appC-MSE")
-def mean_squared_error_is_a_mean() -> Evidence:
+def mean_squared_error_is_a_mean() -> Iterator[Found]:
     """The square of one repeat is a random number; its mean over repeats is squared bias plus variance."""
     printed, inside = [], []
     for problem in bandits():
@@ -155,21 +140,13 @@ def mean_squared_error_is_a_mean() -> Evidence:
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     single = (values("k1", small) - exact(reverse_kl, small)[0]) ** 2
     total = float(mean(terms(small).p, single))
-    return Evidence(
-        worst(printed),
-        inside=worst(inside),
-        unit="relative difference",
-        condition="the formula is for one repeat, and the mean over the 100 repeats is taken afterwards",
-        given="stated in section 2.1: 100 simulations are averaged for an estimate of the error",
-        counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2): the squared errors of vanilla are "
-            f"{float(single[0]):.3f} and {float(single[1]):.3f}, their mean {total:.3f}"
-        ),
+    yield from each_form(
+        worst(printed), inside=worst(inside), float=float(single[0]), float_2=float(single[1]), total=total
     )
 
 
 @claim("TM-appC-rootMSE")
-def average_over_parameters_is_a_sum() -> Evidence:
+def average_over_parameters_is_a_sum() -> Iterator[Found]:
     """The formula sums over parameters; an average is smaller by the root of their number."""
     printed, corrected, factors = [], [], []
     for seed in range(3):
@@ -181,22 +158,11 @@ def average_over_parameters_is_a_sum() -> Evidence:
         printed.append(abs(words / formula - 1))
         corrected.append(apart(torch.as_tensor(rmse), formula))
         factors.append(formula / words)
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        agrees_with="proof",
-        correction="The root of the sum over parameters, as the formula beside the words has it: a distance.",
-        counterexample=f"with appendix C's 100 arms the average is smaller by the factor {factors[0]:.4g}",
-        practice=(
-            "It is a constant factor: no comparison of estimates in Figure 2 changes, only the numbers at "
-            "the axis would."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), factors_0=factors[0])
 
 
 @claim("TM-appC-settings")
-def settings_of_the_tabular_experiments() -> Evidence:
+def settings_of_the_tabular_experiments() -> Iterator[Found]:
     """Unit Gaussians, an update that is unbiased for E[r] - beta KL, and which policy it starts from."""
     drawn, errors = arms(), []
     shift = drawn.logits - drawn.ref_logits
@@ -213,14 +179,6 @@ def settings_of_the_tabular_experiments() -> Evidence:
 
         errors.append(apart(mean(t.p[pair].prod(-1), update), exact(objective, problem)[1]))
     start = draw_statistics("k1", drawn).target_value
-    return Evidence(
-        max(worst(errors), float(start.mean())),
-        inside=worst(errors),
-        unit="difference",
-        condition="the experiments are those on estimates and on minimizing the KL (Figures 1 to 3)",
-        given="stated in section 3.1: the experiments with a reward start at the reference",
-        counterexample=(
-            "Figures 4 to 6 start at the reference, where the KL is 0; the start that appendix C gives for "
-            f"all experiments has a KL of {float(start.mean()):.3f} on average"
-        ),
+    yield from each_form(
+        max(worst(errors), float(start.mean())), inside=worst(errors), float=float(start.mean())
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
 from kl_book.ledger.claims.ground.errors import apart, degree, less, violation, worst
 from kl_book.ledger.claims.ground.learning import lower_mean
 from kl_book.ledger.claims.ground.sums import (
@@ -19,7 +22,6 @@ from kl_book.ledger.claims.ground.sums import (
     terms,
 )
 from kl_book.ledger.claims.ground.worlds import arms, bandits, near, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.tabular import Problem, bandit, learn
 from kl_companion.theory.optima import optimal_policy
@@ -34,7 +36,7 @@ def _disagreement(problem: Problem) -> float:
 
 
 @claim("TM-5.1-lowKL")
-def both_directions_agree_near_the_reference() -> Evidence:
+def both_directions_agree_near_the_reference() -> Iterator[Found]:
     """Where every log-ratio is small the two differ by a share of that size; a small KL is not enough."""
     inside = []
     for problem in worlds():
@@ -43,29 +45,13 @@ def both_directions_agree_near_the_reference() -> Evidence:
     rare = [two_policies((1 - d, d), (1 - 4 * d, 4 * d)) for d in (1e-2, 1e-4, 1e-6)]
     share = _disagreement(rare[-1])
     along = ", ".join(f"{100 * apart:.0f} % at a KL of {level:g}" for level, apart in _along_training())
-    return Evidence(
+    yield from each_form(
         violation(*(degree(_disagreement(p)) for p in rare)),
         inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            "every log-ratio is small: then the two differ by no larger share of themselves than the largest "
-            "log-ratio"
-        ),
-        correction=(
-            "The two divergences are nearly equal where every ratio of probabilities is near 1. A low KL "
-            "alone is not enough: rare outcomes can have a large ratio at a KL as low as one likes."
-        ),
-        counterexample=(
-            r"policy (1 - d, d), reference (1 - 4d, 4d), d = 0.000001: $\KL{\pi}{\pref}$ = "
-            rf"{exact(reverse_kl, rare[-1])[0]:.3g} and $\KL{{\pref}}{{\pi}}$ = "
-            f"{exact(forward_kl, rare[-1])[0]:.3g}, {100 * share:.0f} % more"
-        ),
-        practice=(
-            "While a reward is learned from the reference on (bandits of appendix C), the two differ on "
-            "average "
-            f"by {along}. It does not touch Figure 7: on bandits, too, both estimates trace one curve of "
-            "reward against KL."
-        ),
+        number=exact(reverse_kl, rare[-1])[0],
+        number_2=exact(forward_kl, rare[-1])[0],
+        number_3=100 * share,
+        along=along,
     )
 
 
@@ -111,21 +97,14 @@ def _frontier(beta: float) -> tuple[float, float, float]:
 
 
 @claim("TM-5.1-longrun")
-def divergences_part_once_the_policy_moves_far() -> Evidence:
+def divergences_part_once_the_policy_moves_far() -> Iterator[Found]:
     """At equal KL, what the other KL's optimum lacks in reward grows from nearly 0 as beta falls to 1."""
     found = [_frontier(beta) for beta in (30.0, 3.0, 1.0)]
     errors = [max(violation(-behind), wrong) for _, behind, wrong in found]
     errors += [less(x[i], y[i]) for x, y in itertools.pairwise(found) for i in (0, 1)]
     errors += [less(found[0][1], 0.01), less(0.05, found[-1][1])]
     text = ", ".join(f"{100 * behind:.1f} % at {kl:.2g}" for kl, behind, _ in found)
-    return Evidence(
-        worst(errors),
-        note=(
-            r"At equal KL the optimum with $\KL{\pref}{\pi}$ has gained less reward, by this share at this "
-            f"KL: {text} (bandits of appendix C); it falls again, to {100 * _frontier(0.3)[1]:.1f} % at "
-            f"{_frontier(0.3)[0]:.2g}, once both are near the best arm."
-        ),
-    )
+    yield from each_form(worst(errors), text=text, number=100 * _frontier(0.3)[1], number_2=_frontier(0.3)[0])
 
 
 @cache
@@ -156,8 +135,8 @@ def _together(a: torch.Tensor, b: torch.Tensor, level: int) -> tuple[torch.Tenso
     return a[level][both], b[level][both]
 
 
-@claim("TM-5.1-efficient", how="simulation")
-def stronger_regularization_is_more_efficient() -> Evidence:
+@claim("TM-5.1-efficient")
+def stronger_regularization_is_more_efficient() -> Iterator[Found]:
     """At the same KL the reward rises with beta, and the incorrect vanilla estimate has the least."""
     errors = []
     for level in range(len(LEVELS)):
@@ -165,11 +144,11 @@ def stronger_regularization_is_more_efficient() -> Evidence:
         for a, b in itertools.pairwise(paths):
             errors.append(lower_mean(*_together(a, b, level)))
         errors.append(apart(*_together(reward_at("k1", 1.0), reward_at("k1", 0.1), level)))
-    return Evidence(worst(errors), note="Bandits of appendix C, expected gradients, KL up to 0.1.")
+    yield from each_form(worst(errors))
 
 
-@claim("TM-5.1-same-curve", how="simulation")
-def both_estimates_trace_one_curve_at_low_kl() -> Evidence:
+@claim("TM-5.1-same-curve")
+def both_estimates_trace_one_curve_at_low_kl() -> Iterator[Found]:
     """The rewards at equal KL differ by a share that vanishes with the KL."""
     shares: dict[float, list[float]] = {beta: [] for beta in (0.1, 0.3, 1.0)}
     for beta, found in shares.items():
@@ -180,13 +159,7 @@ def both_estimates_trace_one_curve_at_low_kl() -> Evidence:
     errors += [less(abs(a), abs(b)) for a, b in itertools.pairwise(shares[1.0])]
     pairs = zip(shares[1.0], LEVELS, strict=True)
     text = ", ".join(f"{100 * abs(s):.2g} % at {level:g}" for s, level in pairs)
-    return Evidence(
-        worst(errors),
-        note=(
-            r"Bandits of appendix C, $\beta$ = 0.1, 0.3 and 1, expected gradients. The rewards at equal KL "
-            rf"differ most at $\beta$ = 1, by KL: {text}."
-        ),
-    )
+    yield from each_form(worst(errors), text=text)
 
 
 HIGHEST = 6  # power of the log-ratio
@@ -218,7 +191,7 @@ def _maximizer(reference: float, mu: float, beta: float = 1.0) -> float:
 
 
 @claim("TM-6-squared-offpolicy")
-def squared_log_ratio_alone_keeps_the_optimum() -> Evidence:
+def squared_log_ratio_alone_keeps_the_optimum() -> Iterator[Found]:
     """With the reward under mu as well only the square keeps the optimum; with it under pi it does not."""
     found = [_forces(bandit(v, seed=v, off_policy=True), beta) for v in (2, 4, 8) for beta in (0.5, 1.0, 2.0)]
     wanted, moved = float(torch.sigmoid(torch.tensor(1.0).double())), _maximizer(0.5, 0.1)
@@ -227,21 +200,11 @@ def squared_log_ratio_alone_keeps_the_optimum() -> Evidence:
     only, rest = torch.linalg.lstsq(powers, reward).solution, HIGHEST - 1
     inside += [apart(only, torch.eye(rest, dtype=only.dtype)[0])]
     inside.append(float(rest - torch.linalg.matrix_rank(powers)))
-    return Evidence(
+    yield from each_form(
         worst(float(f["expected reward"].norm() / f["reward"].norm()) for f in found),
         inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            r"the reward, too, is averaged under $\mu$, minus its mean, and the rivals are averages under "
-            r"$\mu$ of another function of the log-ratio"
-        ),
-        given=r"implied by section 6: the works cited for the square average the reward under $\mu$ too",
-        counterexample=(
-            r"the reward under $\pi$: rewards (1, 0), reference (1/2, 1/2), $\mu$ (0.1, 0.9), $\beta = 1$: "
-            f"the optimum has probability {wanted:.3f} for the first arm, the maximizer of "
-            rf"$\E_\pi r - \E_\mu[l^2]/2$ has {moved:.3f}. With weights $\pi/\mu$ a KL gradient keeps the "
-            "optimum too"
-        ),
+        wanted=wanted,
+        moved=moved,
     )
 
 
@@ -255,7 +218,7 @@ def _powers(problem: Problem, highest: int) -> torch.Tensor:
 
 
 @claim("TM-6-unique")
-def squared_estimate_is_the_only_correct_loss() -> Evidence:
+def squared_estimate_is_the_only_correct_loss() -> Iterator[Found]:
     """Among powers of the log-ratio only the square has the KL gradient; the first power has none."""
     near = [two_policies(p, q) for p, q in (((0.6, 0.4), (0.4, 0.6)), ((0.3, 0.7), (0.5, 0.5)))]
     stacked = torch.cat([_powers(p, HIGHEST) for p in (*bandits(), *near)])
@@ -273,26 +236,13 @@ def squared_estimate_is_the_only_correct_loss() -> Evidence:
     }
     rivals |= {n: n for n, e in ESTIMATORS.items() if e.inputs == "sampled" and n != "k2"}
     right = [name for name, rival in rivals.items() if _off_the_kl_gradient(rival) < 1e-9]
-    return Evidence(
+    yield from each_form(
         len(right) / len(rivals),
         inside=inside,
-        unit="share of cases",
-        condition=(
-            "the loss is a function of the log-ratio alone, differentiated without stop-gradient, and a "
-            "multiple of the log-ratio, of mean gradient zero, makes no difference"
-        ),
-        correction=(
-            r"Of the powers of $l = \log(\pi/\pref)$ the square alone has the right gradient; other losses "
-            r"have it too, such as $\sg(l) \log\pi$ of section 3."
-        ),
-        counterexample=(
-            f"in {len(worlds())} worlds these have the KL's gradient: {', '.join(right)} ({len(right)} of "
-            f"the {len(rivals)} losses tried beside the squared estimate)"
-        ),
-        practice=(
-            "It matters to the choice of a loss: the ones named are right as well. That of section 3 has the "
-            "gradient of the squared estimate in every sample, so that training with either is the same."
-        ),
+        number=len(worlds()),
+        number_2=", ".join(right),
+        number_of_right=len(right),
+        number_of_rivals=len(rivals),
     )
 
 
@@ -304,19 +254,19 @@ def _off_the_kl_gradient(loss: Formula) -> float:
 LLAMA = "Llama 3.1 instruct 8B{}, the 7500 training prompts of MATH and the GPUs to train on them"
 
 
-@claim("TM-fig7", how="reading")
-def reward_against_kl_with_a_language_model() -> Evidence:
+@claim("TM-fig7")
+def reward_against_kl_with_a_language_model() -> Iterator[Found]:
     """The bandit version is TM-5.1-efficient and TM-5.1-same-curve."""
-    return Evidence(needs=LLAMA.format(""))
+    yield numbers(needs=LLAMA.format(""))
 
 
-@claim("TM-fig8", how="reading")
-def distillation_of_a_language_model() -> Evidence:
+@claim("TM-fig8")
+def distillation_of_a_language_model() -> Iterator[Found]:
     """What can be enumerated of it is in TM-4.1-biased, TM-4.2-LOO-var and TM-4.2-cum-var."""
-    return Evidence(needs=LLAMA.format(" and 70B"))
+    yield numbers(needs=LLAMA.format(" and 70B"))
 
 
-@claim("TM-appE", how="reading")
-def settings_of_the_language_models() -> Evidence:
+@claim("TM-appE")
+def settings_of_the_language_models() -> Iterator[Found]:
     """Section 5.1 says Llama 3, appendix E Llama 3.1: only a run could tell them apart."""
-    return Evidence(needs=LLAMA.format(" and 70B"), note="Section 5.1 says Llama 3, appendix E Llama 3.1.")
+    yield numbers(needs=LLAMA.format(" and 70B"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, degree, differs, less, relative, violation, worst
 from kl_book.ledger.claims.ground.groups import vanilla
 from kl_book.ledger.claims.ground.off_policy import mean_gradient
@@ -25,13 +29,12 @@ from kl_book.ledger.claims.ground.worlds import (
     two_policies,
     worlds,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, learn
 from kl_companion.theory.optima import optimal_policy
 
 
 @claim("TM-3-nonimplication")
-def unbiased_value_does_not_imply_unbiased_gradient() -> Evidence:
+def unbiased_value_does_not_imply_unbiased_gradient() -> Iterator[Found]:
     """k1 and k3 have the right mean, and gradients with another mean."""
     errors = []
     for problem in worlds():
@@ -39,19 +42,19 @@ def unbiased_value_does_not_imply_unbiased_gradient() -> Evidence:
         for name in ("k1", "k3"):
             errors.append(apart(mean(terms(problem).p, values(name, problem)), kl))
             errors.append(differs(mean_gradient(name, problem), gradient))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-eq2")
-def differentiated_vanilla_is_zero_on_average() -> Evidence:
+def differentiated_vanilla_is_zero_on_average() -> Iterator[Found]:
     """E[grad k1] = E[score] = 0, although no sample of it is zero."""
     errors = [apart(mean_gradient("k1", p), 0.0) for p in worlds()]
     errors += [apart(differentiated("k1", p), terms(p).score) for p in worlds()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-eq2-parameters")
-def differentiated_in_the_parameters_of_the_policy() -> Evidence:
+def differentiated_in_the_parameters_of_the_policy() -> Iterator[Found]:
     """With respect to the only other policy's parameters the mean is minus that policy's score."""
     printed, corrected = [], []
     for problem in (*worlds(), small := two_policies((0.75, 0.25), (0.5, 0.5))):
@@ -60,26 +63,11 @@ def differentiated_in_the_parameters_of_the_policy() -> Evidence:
         corrected.append(apart(mean_gradient("k1", problem), 0.0))
     reference = terms(small._replace(logits=small.ref_logits)).score
     found = ", ".join(f"{x:.2f}" for x in mean(terms(small).p, -reference).flatten().tolist())
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="difference",
-        agrees_with="TM-eq2",
-        correction=r"The derivative is with respect to the parameters of $\pi$.",
-        counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2): in the logits of the other policy at hand, the "
-            f"reference, the mean is ({found})"
-        ),
-        practice=(
-            "None: the equation beside the words is right. It would matter only to code that trains the "
-            f"reference as well, whose mean gradient is up to {worst(printed):.2g} in the worlds tried, "
-            "not 0."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), found=found, worst_printed=worst(printed))
 
 
 @claim("TM-3-noise")
-def differentiated_vanilla_only_adds_noise() -> Evidence:
+def differentiated_vanilla_only_adds_noise() -> Iterator[Found]:
     """Added to a policy gradient it leaves the mean and changes the samples: a constant baseline beta."""
     errors, grows = [], []
     for problem in worlds():
@@ -89,25 +77,19 @@ def differentiated_vanilla_only_adds_noise() -> Evidence:
             errors += [apart(mean(t.p, both), mean(t.p, alone)), differs(both, alone)]
             errors.append(apart(both, (gain - beta) * t.score))
             grows.append(variance(t.p, both) > variance(t.p, alone))
-    return Evidence(
-        worst(errors),
-        note=(
-            rf"It acts like a constant baseline $\beta$ of the reward: with $\beta$ = 0.1 and 1 it raises "
-            f"the variance in {sum(grows)} of {len(grows)} cases."
-        ),
-    )
+    yield from each_form(worst(errors), sum_of_grows=sum(grows), number_of_grows=len(grows))
 
 
 @claim("TM-eq3")
-def differentiated_reduced_is_the_other_kl() -> Evidence:
+def differentiated_reduced_is_the_other_kl() -> Iterator[Found]:
     """E[grad k3] is the gradient of KL(pi_ref || pi), and not that of KL(pi || pi_ref)."""
     errors = [apart(mean_gradient("k3", p), exact(forward_kl, p)[1]) for p in worlds()]
     errors += [differs(mean_gradient("k3", p), exact(reverse_kl, p)[1]) for p in worlds()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-3-same-minimiser")
-def same_minimizer_alone_another_one_with_a_reward() -> Evidence:
+def same_minimizer_alone_another_one_with_a_reward() -> Iterator[Found]:
     """Exact descent ends at the reference; with a reward it rests at another policy than the optimum."""
     problem = arms(20, 6)
     end = learn(problem, "k3", n=None, steps=4000, record=4000).logp[-1]
@@ -125,14 +107,14 @@ def same_minimizer_alone_another_one_with_a_reward() -> Evidence:
             return pull - mean_gradient("k3", there)
 
         errors += [apart(force(rests), 0.0), differs(force(wanted), 0.0), differs(rests, wanted)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 LAMBDAS = (-1.0, 0.5, 1.0, 3.0)
 
 
 @claim("TM-3-lambda-grad")
-def factor_scales_the_gradient_of_the_other_kl() -> Evidence:
+def factor_scales_the_gradient_of_the_other_kl() -> Iterator[Found]:
     """A vector of mean lambda grad KL(pi_ref || pi); the printed right-hand side is a number."""
     printed, corrected = [], []
     for problem in worlds():
@@ -143,36 +125,19 @@ def factor_scales_the_gradient_of_the_other_kl() -> Evidence:
             corrected.append(apart(found, lam * gradient))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     parts = ", ".join(f"{x:.3f}" for x in mean_gradient("k_lambda(1)", small).flatten().tolist())
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        agrees_with="TM-eq3",
-        correction=(
-            "A gradient sign is missing: "
-            r"$\E[\nabla \mathrm{KL}_\lambda] = \lambda \nabla \KL{\pref}{\pi}$."
-        ),
-        counterexample=(
-            rf"$\lambda = 1$, policy (3/4, 1/4), reference (1/2, 1/2): the mean gradient is ({parts}), the "
-            f"KL {exact(forward_kl, small)[0]:.3f}"
-        ),
-        practice=(
-            "None: a number cannot be used as a gradient, and eq (3), which has the sign, is the case "
-            r"$\lambda = 1$."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), parts=parts, number=exact(forward_kl, small)[0])
 
 
 @claim("TM-3-lambda0")
-def no_factor_no_regularization() -> Evidence:
+def no_factor_no_regularization() -> Iterator[Found]:
     """With factor 0 the expected gradient vanishes; with any other it does not."""
     errors = [apart(mean_gradient("k_lambda(0)", p), 0.0) for p in worlds()]
     errors += [differs(mean_gradient(f"k_lambda({lam:g})", p), 0.0) for p in worlds() for lam in LAMBDAS]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-3-squared-grad")
-def differentiated_square_is_right() -> Evidence:
+def differentiated_square_is_right() -> Iterator[Found]:
     """E[grad k2] = E[log-ratio times score] = grad KL(pi || pi_ref)."""
     errors = []
     for problem in worlds():
@@ -181,19 +146,19 @@ def differentiated_square_is_right() -> Evidence:
             apart(mean_gradient("k2", problem), gradient),
             apart(mean(t.p, vanilla(problem)), gradient),
         ]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-eq4")
-def vanilla_gradient_is_the_squared_estimate_differentiated() -> Evidence:
+def vanilla_gradient_is_the_squared_estimate_differentiated() -> Iterator[Found]:
     """Sample by sample, log-ratio times score is the gradient of k2."""
-    return Evidence(worst(apart(differentiated("k2", p), vanilla(p)) for p in worlds()))
+    yield from each_form(worst(apart(differentiated("k2", p), vanilla(p)) for p in worlds()))
 
 
 @claim("TM-3-surrogate")
-def surrogate_loss_gives_the_vanilla_gradient() -> Evidence:
+def surrogate_loss_gives_the_vanilla_gradient() -> Iterator[Found]:
     """Differentiating sg(log-ratio) log pi gives log-ratio times score, sample by sample."""
-    return Evidence(
+    yield from each_form(
         worst(apart(differentiated(lambda a, b: (a - b).detach() * a, p), vanilla(p)) for p in worlds())
     )
 
@@ -206,7 +171,7 @@ def _best_baseline(problem: Problem) -> float:
 
 
 @claim("TM-3-baseline")
-def a_baseline_can_lower_the_variance() -> Evidence:
+def a_baseline_can_lower_the_variance() -> Iterator[Found]:
     """Any constant keeps the mean, and some constant lowers the variance."""
     errors = []
     for problem in worlds():
@@ -214,7 +179,7 @@ def a_baseline_can_lower_the_variance() -> Evidence:
         errors += [apart(mean(t.p, vanilla(problem, v)), gradient) for v in (-2.0, 0.3, 5.0)]
         best = vanilla(problem, _best_baseline(problem))
         errors.append(less(variance(t.p, best), variance(t.p, vanilla(problem)), by=1e-12))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _formula_error(problem: Problem) -> float:
@@ -234,7 +199,7 @@ def _with_baselines(problem: Problem) -> tuple[float, float, float]:
 
 
 @claim("TM-3-near-optimal")
-def the_kl_is_a_near_optimal_baseline() -> Evidence:
+def the_kl_is_a_near_optimal_baseline() -> Iterator[Found]:
     """The best constant is the KL plus Cov(log-ratio, |score|^2)/E|score|^2; the KL can lose to none."""
     even = [
         two_policies([1 / v] * v, torch.arange(1.0, v + 1).div(v * (v + 1) / 2).tolist()) for v in (2, 3, 6)
@@ -246,25 +211,17 @@ def the_kl_is_a_near_optimal_baseline() -> Evidence:
     drawn = [_with_baselines(arms()._replace(logits=a, ref_logits=b)) for a, b in _rows(arms(20))]
     excess = [kl / best - 1 for best, kl, _ in drawn]
     uniform = [abs(kl - best) / other for best, kl, other in map(_with_baselines, even)]
-    return Evidence(
+    yield from each_form(
         beyond / len(found),
         inside=worst([*uniform, *(_formula_error(q) for q in worlds())]),
-        unit="share of cases",
-        condition=("log-ratio and squared length of the score are uncorrelated, as under a uniform policy"),
-        correction=(
-            r"With $l = \log(\pi/\pref)$ and the score $s$, the constant of least variance is the KL plus "
-            r"$\mathrm{Cov}(l, \|s\|^2) / \E\|s\|^2$; the KL itself can be worse than no baseline."
-        ),
-        counterexample=(
-            f"policy (0.6, 0.3, 0.1), reference (0.2, 0.4, 0.4): variance {none:.3f} without a baseline, "
-            f"{at_kl:.3f} with the KL, {least:.3f} with the best constant"
-        ),
-        practice=(
-            "In bandits of appendix C the variance with the KL is above the least one by "
-            f"{100 * sum(excess) / len(excess):.0f} % on average and {100 * max(excess):.0f} % at most. In "
-            f"{beyond} of the {len(found)} worlds of the fixed list it is more than 10 % above; in "
-            f"{sum(kl > other for _, kl, other in found)} it is above that without a baseline."
-        ),
+        none=none,
+        at_kl=at_kl,
+        least=least,
+        number=100 * sum(excess) / len(excess),
+        number_2=100 * max(excess),
+        beyond=beyond,
+        number_of_found=len(found),
+        sum=sum(kl > other for _, kl, other in found),
     )
 
 
@@ -273,7 +230,7 @@ def _rows(stacked: Problem) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 @claim("TM-3-LOO")
-def leave_one_out_adds_no_bias() -> Evidence:
+def leave_one_out_adds_no_bias() -> Iterator[Found]:
     """Over all pairs and triples, its mean is the KL, and the mean of the estimate is the gradient."""
     errors = []
     for problem in bandits():
@@ -288,4 +245,4 @@ def leave_one_out_adds_no_bias() -> Evidence:
             estimate = torch.einsum("gi,girv->grv", costs - rest, score[group]) / n
             errors.append(apart(mean(t.p[group].prod(-1), estimate), gradient))
             errors.append(apart(mean(t.p[group].prod(-1), rest), exact(reverse_kl, problem)[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, degree, differs, less, violation, worst
 from kl_book.ledger.claims.ground.learning import lower_mean
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl
 from kl_book.ledger.claims.ground.worlds import arms, bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import DEGREE
 from kl_companion.tabular import Problem, learn
 from kl_companion.theory.optima import optimal_policy
@@ -46,8 +48,8 @@ def kl_path(way: str, scale: float = 1.0, n: int | None = 4) -> torch.Tensor:
     return reverse_kl(path.logp, _reference(problem))
 
 
-@claim("TM-fig3", how="simulation")
-def minimizing_the_kl_by_samples() -> Evidence:
+@claim("TM-fig3")
+def minimizing_the_kl_by_samples() -> Iterator[Found]:
     """With 4 samples the incorrect vanilla estimate raises the KL, the three others lower it."""
     start = kl_path("vanilla")[0]
     errors = [lower_mean(kl_path(way)[-1], start) for way in WAYS if way != "vanilla (incorrect)"]
@@ -55,11 +57,11 @@ def minimizing_the_kl_by_samples() -> Evidence:
     errors += [lower_mean(start, drift[50]), lower_mean(drift[50], drift[-1])]
     still = kl_path("vanilla (incorrect)", n=None)  # without noise it stays: what drifts is the noise
     errors.append(apart(still[-1], still[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("TM-fig3-slower", how="simulation")
-def reduced_lowers_the_kl_more_slowly() -> Evidence:
+@claim("TM-fig3-slower")
+def reduced_lowers_the_kl_more_slowly() -> Iterator[Found]:
     """Slower in the first updates only; far away it does not even lower the KL with few samples."""
     two = ("vanilla", "variance-reduced (incorrect)")
     expected, here, far = (
@@ -73,9 +75,8 @@ def reduced_lowers_the_kl_more_slowly() -> Evidence:
     last = int((here[1].mean(-1) >= here[0].mean(-1)).nonzero().max())
     certain = [lower_mean(here[1][i], here[0][i]) for i in later]  # by three standard errors
     certain.append(lower_mean(far[0][-1], far[1][-1]))
-    return Evidence(
+    yield from each_form(
         float(against) if worst(certain) == 0 else math.inf,
-        unit="share of cases",
         inside=worst(
             e
             for i, j in itertools.pairwise((0, 1, 5, 10))
@@ -84,24 +85,18 @@ def reduced_lowers_the_kl_more_slowly() -> Evidence:
                 lower_mean(expected[1][j], expected[1][i]),
             )
         ),
-        condition=f"it is early in the run: in the first {slow} updates, with expected gradients",
-        correction=(
-            "With the policies of appendix C the differentiated variance-reduced estimate is slower in the "
-            "first updates and then faster than vanilla, with n = 4 and with expected gradients."
-        ),
-        counterexample=(
-            f"appendix C, n = 4: after {later[0]} updates the KL is {float(here[1][100].mean()):.4f} "
-            f"against {float(here[0][100].mean()):.4f} for vanilla, after 500 "
-            f"{float(here[1][-1].mean()):.4f} against {float(here[0][-1].mean()):.4f} (means of "
-            f"{here[0].shape[1]} bandits, one seed each)"
-        ),
-        practice=(
-            f"Slower after {500 - round(500 * float(against))} of 500 updates, all within the first {last} "
-            "(n = "
-            "4; depends on the seeds). Far away it matters more: with policies three times as far apart this "
-            f"estimate ends at a KL of {float(far[1][-1].mean()):.2f}, above the "
-            f"{float(far[1][0].mean()):.2f} of the start, and vanilla at {float(far[0][-1].mean()):.2f}."
-        ),
+        slow=slow,
+        later_0=later[0],
+        float=float(here[1][100].mean()),
+        float_2=float(here[0][100].mean()),
+        float_3=float(here[1][-1].mean()),
+        float_4=float(here[0][-1].mean()),
+        number=here[0].shape[1],
+        number_2=500 - round(500 * float(against)),
+        last=last,
+        float_5=float(far[1][-1].mean()),
+        float_6=float(far[1][0].mean()),
+        float_7=float(far[0][-1].mean()),
     )
 
 
@@ -115,7 +110,7 @@ def _objective(
 
 
 @claim("TM-3.1-objective")
-def optimum_of_the_regularized_reward() -> Evidence:
+def optimum_of_the_regularized_reward() -> Iterator[Found]:
     """At ref exp(r / beta) the gradient vanishes, and no other policy does better."""
     errors = []
     for problem in bandits():
@@ -128,11 +123,11 @@ def optimum_of_the_regularized_reward() -> Evidence:
             others = torch.cat([problem.logits, problem.ref_logits, best + torch.eye(len(r)), 2 * best[None]])
             rivals = _objective(others.log_softmax(-1), ref_logp, r, beta)
             errors.append(violation(float(rivals.max()) - found - 1e-12))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("TM-3.1-constant")
-def objective_is_a_constant_away_from_minus_the_kl() -> Evidence:
+def objective_is_a_constant_away_from_minus_the_kl() -> Iterator[Found]:
     """Objective plus beta KL(pi || pi*) does not depend on the policy; without beta it does."""
     spread: dict[tuple[float, bool], float] = {}
     for beta in BETAS:
@@ -147,29 +142,19 @@ def objective_is_a_constant_away_from_minus_the_kl() -> Evidence:
                 total = total + (beta if scaled else 1.0) * reverse_kl(logp, best)
                 errors.append(float(total.max() - total.min()))
             spread[beta, scaled] = worst(errors)
-    return Evidence(
+    yield from each_form(
         worst(spread[b, False] for b in BETAS),
         worst(spread[b, True] for b in BETAS),
         inside=spread[1.0, False],
-        unit="difference",
-        agrees_with="TM-3.1-objective",
-        condition=r"$\beta = 1$",
-        correction=r"The objective is a constant away from $-\beta \KL{\pi}{\pi^*}$.",
-        counterexample=(
-            rf"at $\beta = 2$ the sum of objective and $\KL{{\pi}}{{\pi^*}}$ differs by "
-            f"{spread[2.0, False]:.3g} between policies of one bandit"
-        ),
-        practice=(
-            "The optimum stays the same, since the factor is positive. It matters to who reads one "
-            "quantity off "
-            rf"the other: a loss of 0.01 in the objective is {0.01 / BETAS[0]:g} nats of KL at $\beta$ = "
-            rf"{BETAS[0]:g} and {0.01 / 0.001:g} nats at the $\beta$ = 0.001 of section 5.1."
-        ),
+        spread_2_0_False=spread[2.0, False],
+        number=0.01 / BETAS[0],
+        BETAS_0=BETAS[0],
+        number_2=0.01 / 0.001,
     )
 
 
 @claim("TM-pi-rev")
-def optimum_with_the_other_kl() -> Evidence:
+def optimum_with_the_other_kl() -> Iterator[Found]:
     """beta ref / (lambda - r), with lambda from bisection above the largest reward, is the maximizer."""
     errors = []
     for problem in bandits():
@@ -186,7 +171,7 @@ def optimum_with_the_other_kl() -> Evidence:
             package = optimal_policy(r, ref_logp, "forward_kl", beta).logp.exp()
             errors += [apart(policy.sum(), 1.0), apart(gradient, 0.0), apart(policy, package)]
             errors.append(less(0.0, float(policy.min()), by=1e-12))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @cache
@@ -223,8 +208,8 @@ def _does_not_improve(beta: float, n: int) -> float:
     return worst(lower_mean(end["start"], end["wanted"]) for end in ends)
 
 
-@claim("TM-fig4", how="simulation")
-def regularized_reward_by_samples() -> Evidence:
+@claim("TM-fig4")
+def regularized_reward_by_samples() -> Iterator[Found]:
     """Vanilla improves, to a level that falls with n; the incorrect ones do or do not, with beta."""
     stays, tried = (1.0, 1.5), (0.3, 1.0, 1.5, 3.0)
     improves = sum(_does_not_improve(beta, 16) > 0 for beta in tried)
@@ -240,24 +225,19 @@ def regularized_reward_by_samples() -> Evidence:
         for beta in (0.3, 3.0)
         for x in (converged("variance-reduced (incorrect)", beta, 16),)
     }
-    return Evidence(
+    yield from each_form(
         max(improves / len(tried), worst(inside)),
         inside=worst(inside),
-        unit="share of cases",
-        condition=(
-            rf"$\beta$ is between about {min(worse):.1f} and {max(worse):.1f}: there "
-            r"$\KL{\pi_{rev}^*}{\pi^*}$ exceeds $\KL{\pref}{\pi^*}$"
-        ),
-        given=r"implied by Figure 4: it shows runs with one $\beta$, which the text does not print",
-        counterexample=(
-            f"the variance-reduced estimate with n = 16 ends at {share[0.3]:.2f} of the first KL for "
-            rf"$\beta$ = 0.3, at {share[3.0]:.2f} for $\beta$ = 3 (means of {BANDITS} bandits, one seed)"
-        ),
+        min_worse=min(worse),
+        max_worse=max(worse),
+        share_0_3=share[0.3],
+        share_3_0=share[3.0],
+        BANDITS=BANDITS,
     )
 
 
-@claim("TM-fig5", how="simulation")
-def converged_kl_against_the_sample_size() -> Evidence:
+@claim("TM-fig5")
+def converged_kl_against_the_sample_size() -> Iterator[Found]:
     """Vanilla gains from every fourfold n; the variance-reduced estimate levels off, and higher."""
     errors, levels = [], {}
     for beta in (1.0, 2.0, 3.0):
@@ -268,18 +248,11 @@ def converged_kl_against_the_sample_size() -> Evidence:
         errors += [less(float(b.mean() / a.mean()), 1 - DEGREE) for a, b in itertools.pairwise(right)]
         errors.append(degree(float(wrong[2].mean() / wrong[1].mean()) - 1))  # it has leveled off at n = 16
         levels[beta] = ", ".join(f"{float(x.mean()):.4f}" for x in wrong)
-    return Evidence(
-        worst(errors),
-        note=(
-            rf"Means of {BANDITS} bandits at $\beta$ = 1, 2 and 3, one seed. The plateau begins at n = 16, "
-            rf"not always at 4: with n = 4, 16 and 64 its level is {levels[1.0]} at $\beta$ = 1, but "
-            rf"{levels[3.0]} at $\beta$ = 3."
-        ),
-    )
+    yield from each_form(worst(errors), BANDITS=BANDITS, levels_1_0=levels[1.0], levels_3_0=levels[3.0])
 
 
-@claim("TM-fig6", how="simulation")
-def reduced_converges_to_another_optimum() -> Evidence:
+@claim("TM-fig6")
+def reduced_converges_to_another_optimum() -> Iterator[Found]:
     """The KL to pi_rev* falls with n, that to pi* levels off; the exact gradient ends at pi_rev*."""
     errors, found = [], {}
     for beta in (1.0, 2.0, 3.0):
@@ -298,11 +271,11 @@ def reduced_converges_to_another_optimum() -> Evidence:
         for beta, ends in found.items()
         for end in ("other", "wanted")
     }
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            r"KL to $\pi_{rev}^*$ and to $\pi^*$ with n = 4, 16 and 64 (means, one seed): "
-            rf"{levels[1.0, 'other']} and {levels[1.0, 'wanted']} at $\beta$ = 1, where {HORIZON} updates "
-            rf"are not quite enough; {levels[3.0, 'other']} and {levels[3.0, 'wanted']} at $\beta$ = 3."
-        ),
+        levels_1_0_other=levels[1.0, "other"],
+        levels_1_0_wanted=levels[1.0, "wanted"],
+        HORIZON=HORIZON,
+        levels_3_0_other=levels[3.0, "other"],
+        levels_3_0_wanted=levels[3.0, "wanted"],
     )

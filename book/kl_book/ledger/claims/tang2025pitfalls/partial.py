@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
 from kl_book.ledger.claims.ground.errors import apart, differs, hedged, less, violation, worst
 from kl_book.ledger.claims.ground.learning import lower_mean
 from kl_book.ledger.claims.ground.sequences import (
@@ -28,13 +31,11 @@ from kl_book.ledger.claims.ground.sums import (
     variance,
 )
 from kl_book.ledger.claims.ground.worlds import hedge_trees, near, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import JUDGEMENT
 from kl_companion.tabular import Problem, prefix_tree
 
 
 @claim("TM-4.1-reverse-seq")
-def gradient_of_the_reverse_sequence_kl() -> Evidence:
+def gradient_of_the_reverse_sequence_kl() -> Iterator[Found]:
     """grad KL_seq(ref, pi) is the sum of the same token gradients, its prefixes drawn from the reference."""
     errors = []
     for problem in trees():
@@ -46,14 +47,11 @@ def gradient_of_the_reverse_sequence_kl() -> Evidence:
         ]
         found = mean(terms(problem).p, differentiated("k3", problem, per_token=True))
         errors.append(differs(found, gradient))
-    return Evidence(
-        worst(errors),
-        note=r"Its prefixes do not depend on $\pi$: token by token nothing is left out of this gradient.",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("TM-4.2-analytic-infeasible")
-def analytic_sequence_gradient_needs_all_sequences() -> Evidence:
+def analytic_sequence_gradient_needs_all_sequences() -> Iterator[Found]:
     """V^T sequences, and the KL depends on every prefix: no sum over fewer of them can be exact.
 
     With end-of-sequence there are fewer, growing by V - 1 per token. Which prefixes matter is asked of the
@@ -65,14 +63,7 @@ def analytic_sequence_gradient_needs_all_sequences() -> Evidence:
         shorter, longer = (len(prefix_tree(v, n, eos=True).sequences) for n in (length, length + 1))
         errors += [violation(longer - v ** (length + 1)), apart(longer - shorter, (v - 1) ** (length + 1))]
     errors += [prefixes_without_effect(p) for p in trees()]
-    return Evidence(
-        worst(errors),
-        note=(
-            "V^T counts sequences of one length; with end-of-sequence it is an upper bound. The KL and its "
-            "gradient depend on the next-token distribution after every prefix; with V = 1000 and T = 100 "
-            f"there are 10^{math.log10(1000) * 99:.0f} of length T - 1 alone."
-        ),
-    )
+    yield from each_form(worst(errors), number=math.log10(1000) * 99)
 
 
 def _token_gradients(problem: Problem) -> torch.Tensor:
@@ -85,7 +76,7 @@ def _token_gradients(problem: Problem) -> torch.Tensor:
 
 
 @claim("TM-4.2-analytic-token")
-def analytic_token_gradients_leave_out_what_follows() -> Evidence:
+def analytic_token_gradients_leave_out_what_follows() -> Iterator[Found]:
     """Exact per token, eq (6) has the mean of part i, less variance than by samples, and the same bias."""
     errors = []
     for problem in trees():
@@ -97,7 +88,7 @@ def analytic_token_gradients_leave_out_what_follows() -> Evidence:
         ]
         errors.append(differs(mean(t.p, found), exact(reverse_kl, problem)[1]))
         errors.append(less(variance(t.p, found), variance(t.p, sampled)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def averaged_tokens(problem: Problem) -> torch.Tensor:
@@ -116,34 +107,26 @@ def _beside_cumulative(problem: Problem) -> tuple[float, float, float]:
     return variance(p, better) / before, variance(p, critic) / before, bias
 
 
-@claim("TM-4.2-notoken-cv", how="reading")
-def how_hard_a_token_baseline_is() -> Evidence:
+@claim("TM-4.2-notoken-cv")
+def how_hard_a_token_baseline_is() -> Iterator[Found]:
     """Difficult and hard are words of degree; a perfect critic is what can be computed."""
     shares = [_beside_cumulative(p)[1] for p in hedge_trees()]
-    return Evidence(
-        needs=JUDGEMENT,
-        note=(
-            "Even the exact mean of the log-ratios ahead, as a baseline, lowers the variance on only "
-            f"{sum(s < 1 for s in shares)} of {len(shares)} listed trees. With both distributions over the "
-            "vocabulary, the exact KL of each next token can replace its sample (X-token-average)."
-        ),
-    )
+    yield numbers(sum=sum(s < 1 for s in shares), number_of_shares=len(shares))
 
 
 @claim("X-token-average")
-def exact_token_kls_improve_on_the_cumulative_estimate() -> Evidence:
+def exact_token_kls_improve_on_the_cumulative_estimate() -> Iterator[Found]:
     """Replacing sampled log-ratios by the exact KL of each next token: no bias, as a rule less variance."""
     far = prefix_tree(2, 3, seed=2, eos=True, scale=4.0)
     found = [_beside_cumulative(p) for p in (*hedge_trees(), far)]
     *shares, worse = (share for share, _, _ in found)
-    return Evidence(
+    yield from each_form(
         max(worst(bias for *_, bias in found), hedged(s < 1 for s in shares)),
-        note=(
-            f"Less variance on {sum(s < 1 for s in shares)} of {len(shares)} listed trees, "
-            f"{sum(shares) / len(shares):.2f} times that of the cumulative estimate on average, "
-            f"{max(shares):.2f} at most. An exception: {worse:.2f} times on a tree of binary tokens far "
-            "from its reference."
-        ),
+        sum=sum(s < 1 for s in shares),
+        number_of_shares=len(shares),
+        number=sum(shares) / len(shares),
+        max_shares=max(shares),
+        worse=worse,
     )
 
 
@@ -160,7 +143,7 @@ def _descent(problem: Problem) -> tuple[float, float]:
 
 
 @claim("TM-5.3-full")
-def full_gradient_minimizes_the_sequence_kl_faster() -> Evidence:
+def full_gradient_minimizes_the_sequence_kl_faster() -> Iterator[Found]:
     """On average over random trees the token-level step lowers KL_seq less, the more so the higher it is."""
     scales = (1.0, 3.0, 6.0)
     found = {c: [_descent(prefix_tree(3, 3, seed=s, scale=c)) for s in range(200)] for c in scales}
@@ -172,15 +155,13 @@ def full_gradient_minimizes_the_sequence_kl_faster() -> Evidence:
         errors.append(apart(sampled, partial_gradient(problem)))
     every = torch.cat(rates)
     cosines = [sum(cosine for _, cosine in found[c]) / len(found[c]) for c in scales]
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "At one step size the token-level step lowers KL_seq "
-            f"{', '.join(f'{float(r.mean()):.2f}' for r in rates)} times as fast on average, on trees whose "
-            f"log-ratios per token reach {', '.join(f'{2 * c:g}' for c in scales)}; at one length of step "
-            f"{', '.join(f'{c:.2f}' for c in cosines)}. In {int((every > 1).sum())} of {len(every)} single "
-            "trees it is faster at one step size."
-        ),
+        number=", ".join(f"{float(r.mean()):.2f}" for r in rates),
+        number_2=", ".join(f"{2 * c:g}" for c in scales),
+        number_3=", ".join(f"{c:.2f}" for c in cosines),
+        int=int((every > 1).sum()),
+        number_of_every=len(every),
     )
 
 
@@ -192,7 +173,7 @@ def _apart_per_token(problem: Problem) -> float:
 
 
 @claim("TM-5.2-far")
-def token_level_estimates_part_far_from_the_reference() -> Evidence:
+def token_level_estimates_part_far_from_the_reference() -> Iterator[Found]:
     """Near the reference both token-level gradients agree to first order; far away they do not."""
     errors, far = [], []
     for problem in trees():
@@ -201,11 +182,4 @@ def token_level_estimates_part_far_from_the_reference() -> Evidence:
     for seed in range(10):
         far.append(_apart_per_token(prefix_tree(3, 3, seed=seed, scale=3.0)))
     errors.append(less(0.25, min(far)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "The expected gradients differ in proportion to the log-ratios where these are small, and by "
-            f"{min(far):.2f} to {max(far):.2f} times the gradient on random trees with log-ratios of up to 6 "
-            "per token."
-        ),
-    )
+    yield from each_form(worst(errors), min_far=min(far), max_far=max(far))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import not_best, reference
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.group_objective import policy, preference_gradient, reward_update
@@ -17,7 +20,6 @@ from kl_book.ledger.claims.ground.worlds import (
     few_sampled_elsewhere,
     trees,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 SIZES = (2, 3, 4)
@@ -25,7 +27,7 @@ BETAS = (0.3, 1.0, 4.0)
 
 
 @claim("VY-eq2")
-def the_advantage_is_a_standardized_reward() -> Evidence:
+def the_advantage_is_a_standardized_reward() -> Iterator[Found]:
     """Over its group it has mean 0 and mean square 1, and it is 0 where all rewards agree."""
     errors = []
     for problem in (*bandits()[:6], trees()[0]):
@@ -35,13 +37,11 @@ def the_advantage_is_a_standardized_reward() -> Evidence:
             errors += [apart(a.mean(-1), 0.0), apart(a.square().mean(-1), 1.0 - agree.double())]
             gap = rewards[:, :1] - rewards[:, 1:2]
             errors.append(violation(-float((gap * (a[:, :1] - a[:, 1:2])).min())))
-    return Evidence(
-        worst(errors), note="With $1/G$ under the root. Trainers that divide by $G - 1$ have smaller values."
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("VY-eq2-pairwise", how="symbols")
-def the_advantage_from_pairs() -> Evidence:
+@claim("VY-eq2-pairwise")
+def the_advantage_from_pairs() -> Iterator[Found]:
     """Numerator and squared denominator of both forms are the same polynomials, for G = 2 to 5."""
     errors = []
     for size in range(2, 6):
@@ -52,11 +52,11 @@ def the_advantage_from_pairs() -> Evidence:
         differences = [variance - pairs]
         differences += [x - average - sum(x - y for y in r) / sympy.Integer(size) for x in r]
         errors += [float(sympy.expand(d) != 0) for d in differences]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq2-invariance")
-def shift_and_scale_do_not_matter() -> Evidence:
+def shift_and_scale_do_not_matter() -> Iterator[Found]:
     """Advantages of 3 r - 7 are those of r, and so is the update; those of -r have the other sign."""
     errors = []
     for problem in few_sampled_elsewhere():
@@ -67,13 +67,7 @@ def shift_and_scale_do_not_matter() -> Evidence:
             )
             update = reward_update(problem, size, changed)
             errors.append(apart(update, preference_gradient(problem, size)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "A scale is a positive factor: a negative one changes the sign. It is a property of the formula; "
-            "trainers add a small number to the deviation, which matters where rewards differ by as little."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 # section 1.1: RLHF and NLHF
@@ -98,17 +92,17 @@ def _not_the_best_of_rlhf(problem: Problem, beta: float, best: torch.Tensor) -> 
     )
 
 
-@claim("VY-eq3", "VY-eq4")
-def the_best_policy_of_rlhf() -> Evidence:
+@claim("VY-eq3")
+def the_best_policy_of_rlhf() -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL than ref exp(r/beta)/Z; the policy tried loses beta KL."""
     errors = []
     for problem in (*bandits(), *trees()):
         errors += [_not_the_best_of_rlhf(problem, beta, _rlhf(problem, beta)) for beta in BETAS]
-    return Evidence(worst(errors), note=rf"Bandits and trees at $\beta$ = {', '.join(map(str, BETAS))}.")
+    yield from each_form(worst(errors), number=", ".join(map(str, BETAS)))
 
 
 @claim("VY-eq4-pooling")
-def the_best_policy_is_a_logarithmic_pool() -> Evidence:
+def the_best_policy_is_a_logarithmic_pool() -> Iterator[Found]:
     """The product ref softmax(r)^(1/beta), normalized, is eq (4) and the best policy."""
     errors = []
     for problem in (*bandits(), *trees()):
@@ -116,13 +110,7 @@ def the_best_policy_is_a_logarithmic_pool() -> Evidence:
             pool = reference(problem) * problem.rewards.softmax(-1) ** (1 / beta)
             pool = pool / pool.sum()
             errors += [apart(pool, _rlhf(problem, beta)), _not_the_best_of_rlhf(problem, beta, pool)]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The weights 1 and $1/\beta$ do not add up to 1. Divided by their sum they belong to another "
-            r"policy, with $\pref$ to the power $\beta/(1 + \beta)$."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _comparisons(problem: Problem) -> torch.Tensor:
@@ -169,8 +157,8 @@ def _has_a_better_reply(problem: Problem, beta: float, p: torch.Tensor) -> float
     return worst((not_best(p, lambda x: _payoff(problem, beta, x, p)), lost))
 
 
-@claim("VY-eq5", "VY-nlhf-solution")
-def the_equilibrium_is_a_tilted_reference() -> Evidence:
+@claim("VY-eq5")
+def the_equilibrium_is_a_tilted_reference() -> Iterator[Found]:
     """A policy that solves the printed equation is a best reply to itself, and both payoffs add up to 1."""
     errors = []
     for problem in bandits():
@@ -181,11 +169,11 @@ def the_equilibrium_is_a_tilted_reference() -> Evidence:
             errors.append(_has_a_better_reply(problem, beta, p))
             here, q = policy(problem), reference(problem)
             errors.append(apart(_payoff(problem, beta, here, q) + _payoff(problem, beta, q, here), 1.0))
-    return Evidence(worst(errors), note="Payoffs add up to 1: the game is one of zero sum up to a constant.")
+    yield from each_form(worst(errors))
 
 
 @claim("VY-nlhf-unique")
-def one_equilibrium_that_mirror_descent_finds() -> Evidence:
+def one_equilibrium_that_mirror_descent_finds() -> Iterator[Found]:
     """Between two policies the payoff's slope falls by beta times both KLs, and all starts end alike."""
     errors = []
     for problem in bandits()[3:]:
@@ -199,10 +187,4 @@ def one_equilibrium_that_mirror_descent_finds() -> Evidence:
             errors.append(_has_a_better_reply(problem, beta, one))
             left = [float(reverse_kl(one.log(), _nash_md(problem, beta, n).log())) for n in (50, 200)]
             errors += [violation(left[1] - 8 / beta**2 / 201), less(left[1], left[0] / 4, by=0.0)]
-    return Evidence(
-        worst(errors),
-        note=(
-            "The slope of the payoff is strictly monotone, which leaves room for one equilibrium only. Tried "
-            "with preferences that go in circles, from several starts, and with Nash-MD of Munos et al."
-        ),
-    )
+    yield from each_form(worst(errors))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import rho
@@ -26,7 +29,6 @@ from kl_book.ledger.claims.ground.sums import mean, terms, variance
 from kl_book.ledger.claims.ground.two_answers import (
     BETAS,
     CERTAIN,
-    CERTAIN_ONLY,
     CHECKED,
     GRADED,
     REFERENCES,
@@ -41,7 +43,6 @@ from kl_book.ledger.claims.ground.two_answers import (
     with_odds,
 )
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 KINDS = (CERTAIN, CHECKED, GRADED)
@@ -54,7 +55,7 @@ def _pairs_sampled_elsewhere() -> list[Problem]:
 
 
 @claim("VY-eq16")
-def the_mean_preference_in_groups_of_two() -> Evidence:
+def the_mean_preference_in_groups_of_two() -> Iterator[Found]:
     """gamma (pi(a) - pi_old(a)), for certain and random rewards."""
     errors = []
     for problem, rewards in itertools.product(_pairs_sampled_elsewhere(), KINDS):
@@ -62,7 +63,7 @@ def the_mean_preference_in_groups_of_two() -> Evidence:
         new = old * rho(problem)
         wanted = margins(q)[0, 1] * (new[0] - old[0])
         errors.append(apart(policy_mean(problem, preference(q, old))[0], wanted))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor:
@@ -73,7 +74,7 @@ def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor
 
 
 @claim("VY-B1-J")
-def the_objective_in_one_variable() -> Evidence:
+def the_objective_in_one_variable() -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
     errors = []
     for rewards, old in itertools.product(KINDS, (0.1, 0.5, 0.8)):
@@ -81,11 +82,11 @@ def the_objective_in_one_variable() -> Evidence:
         found = objective(q, torch.stack((POINTS, 1 - POINTS), -1), sampler)
         printed = _printed_objective(q, POINTS, old)
         errors.append(apart(printed - printed[0], found - found[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq17")
-def the_slope_in_groups_of_two() -> Evidence:
+def the_slope_in_groups_of_two() -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
     errors = []
     for rewards, x in itertools.product(KINDS, (-3.0, -1.0, 0.5, 2.0)):
@@ -93,11 +94,11 @@ def the_slope_in_groups_of_two() -> Evidence:
         a, b = with_odds(x).tolist()
         wanted = margin(q) - q.beta * (a - ref_a(q)) / (a * b)
         errors.append(apart(lead(q, x), wanted))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-B1-quad")
-def the_quadratic_for_groups_of_two() -> Evidence:
+def the_quadratic_for_groups_of_two() -> Iterator[Found]:
     """The stationary policy is its positive root, and the other root is negative."""
     errors = []
     for ref, beta, rewards in itertools.product(REFERENCES, (0.1, 1.0), KINDS):
@@ -105,7 +106,7 @@ def the_quadratic_for_groups_of_two() -> Evidence:
         ratio, x = beta / margin(q), answer_a(q)
         errors.append(apart(x**2 - (1 - ratio) * x - ratio * ref_a(q), 0.0))
         errors.append(violation(1 - ratio - x))  # the other root: the two add up to 1 - ratio
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _printed_gain(new: torch.Tensor, old: torch.Tensor) -> float:
@@ -114,7 +115,7 @@ def _printed_gain(new: torch.Tensor, old: torch.Tensor) -> float:
 
 
 @claim("VY-eq18")
-def the_mean_preference_in_large_groups() -> Evidence:
+def the_mean_preference_in_large_groups() -> Iterator[Found]:
     """(18) is right for certain rewards; random ones have a larger deviation."""
     printed, corrected, inside = [], [], []
     for problem, rewards in itertools.product(_pairs_sampled_elsewhere(), KINDS):
@@ -129,26 +130,20 @@ def the_mean_preference_in_large_groups() -> Evidence:
             inside.append(error)
     old, new = with_odds(0.0), with_odds(1.0)
     right = float((new - old) @ preference(pair(0.3, 1.0, CHECKED, None), old))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="difference",
         inside=worst(inside),
-        condition=CERTAIN_ONLY,
-        correction=r"$R_\infty = (r(a) - r(b))(\pi(a) - \pi_{old}(a))/\sigma(\pi_{old})$",
-        counterexample=(
-            f"rewards 0 and 1, a right 90% of the time and b 10%; $\\pi_{{old}}(a)$ = {float(old[0]):.1f}, "
-            f"$\\pi(a)$ = {float(new[0]):.2f}: (18) gives {_printed_gain(new, old):.2f}, it is {right:.2f}"
-        ),
-        practice=(
-            "With a grader that errs in 10% of the cases the reward part is "
-            f"{1 - right / _printed_gain(new, old):.0%} weaker at even odds."
-        ),
+        float=float(old[0]),
+        float_2=float(new[0]),
+        printed_gain_new=_printed_gain(new, old),
+        right=right,
+        number=1 - right / _printed_gain(new, old),
     )
 
 
 @claim("VY-B1-sigma")
-def the_variance_of_the_reward() -> Evidence:
+def the_variance_of_the_reward() -> Iterator[Found]:
     """The printed variance is that of the expected rewards; random rewards add their own."""
     printed, corrected, inside = [], [], []
     for problem, rewards in itertools.product(_pairs_sampled_elsewhere(), KINDS):
@@ -164,30 +159,18 @@ def the_variance_of_the_reward() -> Evidence:
             inside.append(error)
     q, even = pair(0.3, 1.0, CHECKED, None), with_odds(0.0)
     r = expected_rewards(q)
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         worst(corrected),
-        unit="relative difference",
         inside=worst(inside),
-        condition=CERTAIN_ONLY,
-        correction=(
-            r"$\sigma^2 = (r(a) - r(b))^2 \pi(a)\pi(b) + \pi(a) v_a + \pi(b) v_b$, with the variance of the "
-            "reward of each answer"
-        ),
-        counterexample=(
-            "rewards 0 and 1, a right 90% of the time and b 10%, even odds: the variance of the reward is "
-            f"{float(deviation(q, even)) ** 2:.2f}, the formula gives "
-            f"{float((r[0] - r[1]) ** 2 * even[0] * even[1]):.2f}"
-        ),
-        practice=(
-            "Where the policy is nearly certain of one answer, all the variance is that of the grader: "
-            f"{0.9 * 0.1:.2f} at 90%, where the formula goes to 0."
-        ),
+        number=float(deviation(q, even)) ** 2,
+        float=float((r[0] - r[1]) ** 2 * even[0] * even[1]),
+        number_2=0.9 * 0.1,
     )
 
 
 @claim("VY-eq19")
-def the_quadratic_for_large_groups() -> Evidence:
+def the_quadratic_for_large_groups() -> Iterator[Found]:
     """The printed objective has slope 0 at the root of the quadratic above the reference, and only there."""
     errors = []
     for ref, beta in itertools.product(REFERENCES, BETAS):
@@ -197,9 +180,7 @@ def the_quadratic_for_large_groups() -> Evidence:
         errors.append(apart((1 + beta**2) * a**2 - (2 * beta**2 * r + 1) * a + beta**2 * r**2, 0.0))
         other = (2 * beta**2 * r + 1) / (1 + beta**2) - a  # the two roots add up to this
         errors += [less(other, r), less(r, a)]
-    return Evidence(
-        worst(errors), note="Of the objective that is printed above it, with deterministic rewards."
-    )
+    yield from each_form(worst(errors))
 
 
 # appendix B.2
@@ -219,15 +200,13 @@ def _large(ref: float, beta: float) -> Question:
 
 
 @claim("VY-B2-derivative")
-def the_slope_with_the_divergence() -> Evidence:
+def the_slope_with_the_divergence() -> Iterator[Found]:
     """The slope of a minus that of b is beta h, where the sampler is the policy."""
     errors = []
     for ref, beta, x in itertools.product(REFERENCES, (0.3, 5.0), (-3.0, 0.5, 2.0)):
         q = _large(ref, beta)
         errors.append(apart(lead(q, x), beta * h(beta, ref_a(q), float(with_odds(x)[0]))))
-    return Evidence(
-        worst(errors), note="Of the objective that is printed above it, with deterministic rewards."
-    )
+    yield from each_form(worst(errors))
 
 
 def _sign_of_a_true_comparison() -> float:
@@ -235,7 +214,7 @@ def _sign_of_a_true_comparison() -> float:
 
 
 @claim("VY-B2-gamma")
-def the_sign_of_the_difference() -> Evidence:
+def the_sign_of_the_difference() -> Iterator[Found]:
     """The sign of a difference is meant: that of a comparison is 0, not -1, where b is better."""
     printed, corrected = [], []
     rewards: tuple[tuple[Reward, Reward], ...] = (CERTAIN, (0.0, 1.0), (-3.0, 2.0))
@@ -246,26 +225,16 @@ def the_sign_of_the_difference() -> Evidence:
         wanted = gain * float((old[0] * old[1]).sqrt()) / float((old * rho(problem))[0] - old[0])
         printed.append(apart(torch.sign((a > b).double()), wanted))
         corrected.append(apart(torch.sign(a - b), wanted))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="difference",
-        agrees_with="proof",
-        correction=r"the sign of $r(a|q) - r(b|q)$, as in (18)",
-        counterexample=(
-            "r(a) = 0, r(b) = 1: the comparison is false and its sign is "
-            f"{float(torch.sign(torch.tensor(0.0 > 1.0).double())):.0f}; (18) has -1. And r(a|b) is no "
-            "reward of an answer to q"
-        ),
-        practice=(
-            f"None for a run: the text goes on with r(a) > r(b), where both signs are "
-            f"{_sign_of_a_true_comparison():.0f}."
-        ),
+        float=float(torch.sign(torch.tensor(0.0 > 1.0).double())),
+        sign_of_a_true_comparison=_sign_of_a_true_comparison(),
     )
 
 
 @claim("VY-B2-xstar")
-def where_h_is_smallest() -> Evidence:
+def where_h_is_smallest() -> Iterator[Found]:
     """The slope falls up to x* and rises after it."""
     errors = []
     for ref, beta in itertools.product(REFERENCES, (0.3, 1.0, 5.0)):
@@ -276,11 +245,11 @@ def where_h_is_smallest() -> Evidence:
         after = [lead(q, middle + x) for x in (0.0, 0.1, 1.0, 5.0)]
         errors += [less(b, a) for a, b in pairwise(before)] + [less(a, b) for a, b in pairwise(after)]
         errors.append(apart(lead(q, middle), beta * h(beta, ref_a(q), star)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-B2-limits")
-def limits_at_both_ends() -> Evidence:
+def limits_at_both_ends() -> Iterator[Found]:
     """Towards 0 from above and 1 from below h grows without bound; from the other sides it is not real."""
     steps = (1e-4, 1e-8, 1e-12)
     outside, corrected = [], []
@@ -296,28 +265,16 @@ def limits_at_both_ends() -> Evidence:
             corrected += [violation(b - 0.1 * a) for a, b in pairwise(ends)]
             q, near = _large(ref, beta), float(at[0][0])
             corrected.append(apart(lead(q, far[0]) / beta / h(beta, ref_a(q), near), 1.0))
-    return Evidence(
+    yield from each_form(
         sum(outside) / len(outside),
         worst(corrected),
-        unit="share of cases",
-        agrees_with="VY-B2-xstar",
-        correction=(
-            r"h goes to infinity as x falls to 0 and as x rises to 1: it grows as "
-            r"$1/(\beta\sqrt{x(1-x)})$ at both ends"
-        ),
-        counterexample=(
-            f"at $x = -10^{{-4}}$ and $x = 1 + 10^{{-4}}$ the root is of {-1e-4 * (1 + 1e-4):.2g}; "
-            "h is defined between 0 and 1 only"
-        ),
-        practice=(
-            f"None for a run: all {len(outside)} points that were tried on the printed sides are no "
-            f"probabilities."
-        ),
+        number=-1e-4 * (1 + 1e-4),
+        number_of_outside=len(outside),
     )
 
 
 @claim("VY-B2-zeros")
-def zeros_of_h() -> Evidence:
+def zeros_of_h() -> Iterator[Found]:
     """For small beta a leads everywhere; for large beta two policies have no slope."""
     errors, limits = [], []
     for ref in REFERENCES:
@@ -327,13 +284,11 @@ def zeros_of_h() -> Evidence:
         errors.append(apart(float(len(found)), 2.0))
         errors += [abs(h(8.0, ref_a(big), float(p[0]))) for p in found]
         limits.append(_threshold(ref))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            r"The two cases meet at $\beta$ = "
-            + ", ".join(f"{x:.2f}" for x in limits)
-            + rf" for $\pref(a)$ = {', '.join(map(str, REFERENCES))}."
-        ),
+        note=r"The two cases meet at $\beta$ = "
+        + ", ".join(f"{x:.2f}" for x in limits)
+        + rf" for $\pref(a)$ = {', '.join(map(str, REFERENCES))}.",
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import cache
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.stationary_policies import (
     Question,
@@ -26,7 +29,6 @@ from kl_book.ledger.claims.ground.two_answers import (
     ref_a,
     stationary_pair,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 @cache
@@ -42,35 +44,31 @@ def not_eq14(q: Question) -> float:
 
 
 @claim("VY-eq14")
-def the_policy_for_groups_of_two() -> Evidence:
+def the_policy_for_groups_of_two() -> Iterator[Found]:
     """Where both answers have the same slope in groups of the policy itself, pi(a) is (14)."""
     no_maximum = [q for q in pairs() if could_gain(q, stationary_pair(q)) > 1e-9]
     worst_case = max(no_maximum, key=lambda q: could_gain(q, stationary_pair(q)))
-    return Evidence(
+    yield from each_form(
         worst([not_eq14(q) for q in pairs()]),
-        note=(
-            "It is the only policy that gives both answers and has no slope. In "
-            f"{len(no_maximum)} of {len(pairs())} questions it is not the best in groups of its own: with "
-            rf"$\pref(a)$ = {worst_case.reference[0]} and $\beta/\gamma$ = "
-            f"{worst_case.beta / margin(worst_case):.1f} it gives a {answer_a(worst_case):.0%} of the time, "
-            f"and "
-            f"others have up to {could_gain(worst_case, stationary_pair(worst_case)):.2g} more (see "
-            "VY-1.3-stationary). The policy that always gives a is stationary as well where "
-            r"$\beta (1 - \pref(a)) \le \gamma$ (see VY-eq11)."
-        ),
+        number_of_no_maximum=len(no_maximum),
+        number=len(pairs()),
+        number_2=worst_case.reference[0],
+        number_3=worst_case.beta / margin(worst_case),
+        answer_a_worst_case=answer_a(worst_case),
+        could_gain_worst_case=could_gain(worst_case, stationary_pair(worst_case)),
     )
 
 
 @claim("VY-eq14-tie")
-def a_tie_leaves_the_reference() -> Evidence:
+def a_tie_leaves_the_reference() -> Iterator[Found]:
     """Equally often preferred answers, certain or random, keep their reference probabilities."""
     even = ((0.0, 1.0), (0.5, 0.5))
     cases = [pair(r, b, kind) for r in REFERENCES for b in (0.1, 1.0) for kind in ((1.0, 1.0), (even, 0.5))]
-    return Evidence(worst([apart(answer_a(q), ref_a(q)) for q in cases]))
+    yield from each_form(worst([apart(answer_a(q), ref_a(q)) for q in cases]))
 
 
 @claim("VY-eq14-beta")
-def what_beta_does_in_groups_of_two() -> Evidence:
+def what_beta_does_in_groups_of_two() -> Iterator[Found]:
     """The same ratio gives the same policy; a larger beta a smaller pi(a), from 1 down to the reference."""
     errors = []
     for ref in REFERENCES:
@@ -82,14 +80,14 @@ def what_beta_does_in_groups_of_two() -> Evidence:
         errors += [less(b, a) for a, b in itertools.pairwise(values)]
         errors.append(violation(1 - values[0] - 1e-4 / margin(path[0])))
         errors.append(violation(abs(values[-1] - ref_a(path[-1])) - margin(path[-1]) / 1e4))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq14-sqrt")
-def the_root_of_the_reference() -> Evidence:
+def the_root_of_the_reference() -> Iterator[Found]:
     """At beta = gamma pi(a) is the root of pi_ref(a)."""
     cases = [pair(ref, beta, rewards) for ref in REFERENCES for rewards, beta in _at_the_margin()]
-    return Evidence(worst([apart(answer_a(q), ref_a(q) ** 0.5) for q in cases]))
+    yield from each_form(worst([apart(answer_a(q), ref_a(q) ** 0.5) for q in cases]))
 
 
 def _at_the_margin() -> list[tuple[tuple[Reward, Reward], float]]:
@@ -97,7 +95,7 @@ def _at_the_margin() -> list[tuple[tuple[Reward, Reward], float]]:
 
 
 @claim("VY-eq14-increasing")
-def margin_and_reference_raise_the_better_answer() -> Evidence:
+def margin_and_reference_raise_the_better_answer() -> Iterator[Found]:
     """pi(a) grows with gamma and with pi_ref(a)."""
     errors = []
     for beta in BETAS:
@@ -108,11 +106,11 @@ def margin_and_reference_raise_the_better_answer() -> Evidence:
             errors += [not_eq14(q) for q in cases]
         cases = [pair(ref, beta) for ref in (0.001, *REFERENCES, 0.99)]
         errors += [less(answer_a(a), answer_a(b)) for a, b in itertools.pairwise(cases)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq14-discontinuous")
-def the_jump_for_groups_of_two() -> Evidence:
+def the_jump_for_groups_of_two() -> Iterator[Found]:
     """As pi_ref(a) goes to 0 pi(a) goes to 1 - beta/gamma, or to 0 where beta is gamma or more."""
     errors = []
     for rewards in (CERTAIN, GRADED):
@@ -126,33 +124,26 @@ def the_jump_for_groups_of_two() -> Evidence:
             steps = [pair(ref + step, 0.1, rewards) for step in (0.0, 1e-7)]
             errors += [not_eq14(q) for q in steps]
             errors.append(violation(abs(answer_a(steps[1]) - answer_a(steps[0])) - 1e-6))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq14-bound")
-def the_better_answer_has_at_least() -> Evidence:
+def the_better_answer_has_at_least() -> Iterator[Found]:
     """pi(a) is at least 1 - beta/gamma, and at least pi_ref(a)."""
     errors = []
     for q in pairs():
         lower = max(1 - q.beta / margin(q), q.reference[0])
         errors += [violation(lower - answer_a(q) - 1e-12), not_eq14(q)]
     far = pair(1e-6, 0.04)
-    return Evidence(
-        worst(errors),
-        note=(
-            f"At $\\beta$ = {far.beta} and $\\gamma$ = 1 an answer that the reference gives once in a "
-            f"million "
-            f"times gets {answer_a(far):.0%}. At $\\pref(a) = 0$, which the paper treats apart, it gets none."
-        ),
-    )
+    yield from each_form(worst(errors), beta=far.beta, answer_a_far=answer_a(far))
 
 
 @claim("VY-eq14-det")
-def only_the_order_of_certain_rewards() -> Evidence:
+def only_the_order_of_certain_rewards() -> Iterator[Found]:
     """Certain rewards (1, 0), (100, -3) and (0.001, 0) have the margin 1 and the same policy."""
     errors = []
     for ref, beta in itertools.product(REFERENCES, BETAS):
         for rewards in (CERTAIN, (100.0, -3.0), (0.001, 0.0)):
             q = pair(ref, beta, rewards)
             errors += [apart(margin(q), 1.0), apart(answer_a(q), eq14(beta, ref_a(q)))]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

@@ -7,6 +7,8 @@ from itertools import product
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import Objective, reference, simplex_slopes
 from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
 from kl_book.ledger.claims.ground.group_objective import (
@@ -23,7 +25,6 @@ from kl_book.ledger.claims.ground.worlds import (
     bandits,
     two_policies,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 EPSILON = 0.2
@@ -52,7 +53,7 @@ def _settled() -> Iterator[tuple[Problem, float, int]]:
 
 
 @claim("VY-1.2-scaling")
-def the_reference_is_scaled_by_the_preference() -> Evidence:
+def the_reference_is_scaled_by_the_preference() -> Iterator[Found]:
     """Where the gradient of eq (1) vanishes, pi / ref rises with P_G, as 1/(1 - x) and not as exp(x)."""
     errors = []
     for problem, beta, size in _settled():
@@ -66,7 +67,7 @@ def the_reference_is_scaled_by_the_preference() -> Evidence:
         errors.append(violation(1e-6 - float(scale[order].diff().min())))
         pool = x.exp() * reference(problem)
         errors.append(differs(pool / pool.sum(), policy(problem)))
-    return Evidence(worst(errors), note=r"Bandits of three arms, groups of 2 and 3, $\beta$ = 0.5 and 1.")
+    yield from each_form(worst(errors))
 
 
 Gap = Callable[[float], float]
@@ -103,7 +104,7 @@ def _certain(size: int | None) -> Gap:
 
 
 @claim("VY-1.2-practice")
-def at_the_default_the_reward_decides() -> Evidence:
+def at_the_default_the_reward_decides() -> Iterator[Found]:
     """At beta = 0.04 the better of two answers gets more than half, whatever the reference gave it."""
     errors, lowest = [], 1.0
     for ref, size in product((0.01, 0.1, 0.5), (2, 8, None)):
@@ -115,14 +116,7 @@ def at_the_default_the_reward_decides() -> Evidence:
             errors.append(apart(slopes[0], slopes[1]))
     narrow = {margin: _balance(lambda x, m=margin: m, 0.1, BETA) for margin in (0.05, 0.2)}  # type: ignore[misc]
     said = " and ".join(f"{x:.2f} at a margin of {margin}" for margin, x in narrow.items())
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Certain rewards, in groups of 2 and 8 and in the limit: at least {lowest:.2f}. In groups of "
-            r"two $\beta/\gamma$ decides: of two answers the better one, with 0.1 under the reference, gets "
-            f"{said}. Where a reward is so noisy that its margin is near 0.04, the reference dominates."
-        ),
-    )
+    yield from each_form(worst(errors), lowest=lowest, said=said)
 
 
 REFERENCES, RATIOS = (0.001, 0.01, 0.1, 0.5), (0.04, 0.3, 0.7, 1.0, 1.5)
@@ -170,7 +164,7 @@ def _with_forward_kl(problem: Problem, beta: float) -> Objective:
 
 
 @claim("VY-1.3-stationary")
-def a_solution_need_not_be_a_maximum() -> Evidence:
+def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
     """Where eq (11) holds the gradient on the simplex vanishes; other policies may have more, nearby too."""
     against, corrected, lowest = [], [], []
     for ref, beta in product(REFERENCES, RATIOS):
@@ -192,29 +186,18 @@ def a_solution_need_not_be_a_maximum() -> Evidence:
     y = _balance(lambda _: 0.1, 0.01, BETA)
     start = torch.tensor([y, 1 - y], dtype=torch.float64)
     lost, where = _best_gain(_noisy_pair(y, 0.01, BETA), start, _candidates(y, 0.01))
-    return Evidence(
+    yield from each_form(
         share_of_cases(against),
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            r"For a policy that gives every answer, eq (11) holds exactly where, at $\pi_{old} = \pi$, the "
-            "gradient on the simplex vanishes: it describes where on-policy gradient steps come to rest. A "
-            "maximum of the objective at fixed samples needs more. Along a direction $v$ the second "
-            r"derivative is $-\beta \sum_o v_o^2 (2 \pref(o) - \pi(o))/\pi(o)^2$, which can be positive "
-            r"where $\pi$ is far above $\pref$. With $\KL{\pref}{\pi}$ as the penalty the policies of "
-            "eq (11) are the maxima."
-        ),
-        counterexample=(
-            rf"two answers, groups of two, certain rewards, $\beta$ = 0.7, $\pref(a)$ = 0.01: eq (14) gives "
-            rf"$\pi(a)$ = {x:.2f}. The second derivative there is {bend:+.2f}, that of a minimum, and at "
-            rf"$\pi(a)$ = {better:.2f} the objective is larger by {gain:.2f}. In {sum(against)} of "
-            f"{len(against)} settings some policy is better than that of eq (14), with and without the clip; "
-            f"in {sum(lowest)} it is a minimum"
-        ),
-        practice=(
-            rf"At $\beta$ = {BETA}, with two answers that are right with 0.55 and 0.45 and $\pref(a)$ = "
-            rf"0.01, the formula gives $\pi(a)$ = {y:.2f}. On samples of that policy the objective is larger "
-            rf"by {lost:.2f} at $\pi(a)$ = {where:.2f}. Steps on fresh samples come to rest at the formula. "
-            "Maximizing on old samples leaves it."
-        ),
+        x=x,
+        bend=bend,
+        better=better,
+        gain=gain,
+        sum_of_against=sum(against),
+        number_of_against=len(against),
+        sum_of_lowest=sum(lowest),
+        BETA=BETA,
+        y=y,
+        lost=lost,
+        where=where,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import Objective, reference, simplex_slopes
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.group_objective import (
@@ -32,7 +34,6 @@ from kl_book.ledger.claims.ground.worlds import (
     trees,
     worlds,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 EPSILON = 0.2
@@ -66,8 +67,8 @@ def _moved(problem: Problem, by: float) -> Problem:
     return problem._replace(logits=new.log(), behavior_logits=problem.logits)
 
 
-@claim("VY-eq1-clip", "VY-1.3-clip")
-def near_the_old_policy_the_clip_does_nothing() -> Evidence:
+@claim("VY-eq1-clip")
+def near_the_old_policy_the_clip_does_nothing() -> Iterator[Found]:
     """While no ratio leaves [0.8, 1.2], value and gradient of eq (1) are those without its clip."""
     errors = []
     for start in bandits()[::2]:
@@ -84,13 +85,11 @@ def near_the_old_policy_the_clip_does_nothing() -> Evidence:
         errors.append(apart(clipped(ratio, EPSILON), bounded))
         outside = [printed_objective(far, 2, BETA, e)(policy(far)) for e in (EPSILON, None)]
         errors.append(differs(outside[0], outside[1]))
-    return Evidence(
-        worst(errors), note="Also at the old policy itself, where stationary policies are sought."
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("VY-eq1", "VY-2.3-J")
-def the_objective_in_two_parts() -> Evidence:
+@claim("VY-eq1")
+def the_objective_in_two_parts() -> Iterator[Found]:
     """Eq (1) group by group is E_pi[P_G] - beta KL_0, off-policy without the clip and near it with it."""
     errors = []
     for problem in (*few_sampled_elsewhere(), *(_moved(p, 0.1) for p in bandits()[:6])):
@@ -101,17 +100,11 @@ def the_objective_in_two_parts() -> Evidence:
             value -= BETA * exact_in_policy(problem, _kl_0(problem))[0]
             found = printed_objective(problem, size, BETA, EPSILON if near else None)(policy(problem))
             errors.append(apart(found, value))
-    return Evidence(
-        worst(errors),
-        note=(
-            "One ratio and one $k_3$ for the whole output, as DeepSeek-R1 has it. DeepSeekMath has them for "
-            "every token, divided by the length: for outputs of one token both are the same."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-1.3-infinite")
-def where_the_reference_gives_nothing() -> Evidence:
+def where_the_reference_gives_nothing() -> Iterator[Found]:
     """The penalty is infinite if the old policy samples such an answer; if it does not, it is finite."""
     found = {}
     for sampled in (True, False):
@@ -119,18 +112,10 @@ def where_the_reference_gives_nothing() -> Evidence:
         problem = three_policies((0.5, 0.4, 0.1), (0.7, 0.3, 0.0), old)
         found[sampled] = [float(_penalty(problem, size)(policy(problem))) for size in (2, 3)]
     finite = found[False]
-    return Evidence(
+    yield from each_form(
         share_of_cases(x < float("inf") for x in (*finite, *found[True])),
         inside=share_of_cases(x < float("inf") for x in found[True]),
-        unit="share of cases",
-        condition=r"$\pi_{old}(o) > 0$",
-        given=r"implied by 1.3: stationary policies, of which the paper speaks, have $\pi_{old} = \pi$",
-        counterexample=(
-            "policy (0.5, 0.4, 0.1), reference (0.7, 0.3, 0), sampled from (0.6, 0.4, 0): the penalty is "
-            f"{finite[0]:.3f}, since the third answer is never sampled"
-        ),
-        practice="A softmax gives every token a probability above zero, so that this case needs a truncated "
-        "reference. There, an answer that the sampler leaves out is not penalized at all.",
+        finite_0=finite[0],
     )
 
 
@@ -144,17 +129,17 @@ def _kl_0(problem: Problem) -> Objective:
 
 
 @claim("VY-eq7")
-def the_penalty_is_a_mean_of_k3() -> Evidence:
+def the_penalty_is_a_mean_of_k3() -> Iterator[Found]:
     """E[(1/G) sum_i D_i] over all groups is KL_0, for groups of 2 and 3, on- and off-policy."""
     errors = []
     for problem in (*few_sampled_elsewhere(), *bandits(), *trees()[:2]):
         wanted = exact_in_policy(problem, _kl_0(problem))[0]
         errors += [apart(_penalty(problem, size)(policy(problem)), wanted) for size in (2, 3)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-2.2-unbiased")
-def the_value_of_the_penalty() -> Evidence:
+def the_value_of_the_penalty() -> Iterator[Found]:
     """On-policy it is KL(pi || pi_ref); where another policy samples it is another number."""
     errors = [apart(_penalty(p)(policy(p)), exact(reverse_kl, p)[0]) for p in worlds()]
     off = []
@@ -162,40 +147,37 @@ def the_value_of_the_penalty() -> Evidence:
         value, kl = float(_penalty(problem)(policy(problem))), exact(reverse_kl, problem)[0]
         errors.append(differs(value, kl))
         off.append(abs(value / kl - 1))
-    return Evidence(
-        worst(errors),
-        note=f"With another sampler it is up to {max(off):.0%} of the KL away in the worlds tried.",
-    )
+    yield from each_form(worst(errors), max_off=max(off))
 
 
 @claim("VY-eq8")
-def derivative_of_the_penalty() -> Evidence:
+def derivative_of_the_penalty() -> Iterator[Found]:
     """-old ref / pi^2 + old / pi for every answer, wherever it is sampled from."""
     errors = []
     for problem in (*sampled_elsewhere(), *bandits()):
         p, old, ref = policy(problem), old_policy(problem), reference(problem)
         errors.append(_error_of_slopes(problem, _penalty(problem), -old * ref / p**2 + old / p))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq9")
-def derivative_of_the_kl() -> Evidence:
+def derivative_of_the_kl() -> Iterator[Found]:
     """-log(ref / pi) + 1 for every answer."""
     errors = []
     for problem in worlds():
         printed = -(reference(problem) / policy(problem)).log() + 1
         errors.append(_error_of_slopes(problem, _kl(problem), printed))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq10")
-def derivative_of_the_penalty_on_policy() -> Evidence:
+def derivative_of_the_penalty_on_policy() -> Iterator[Found]:
     """-ref / pi + 1 where the policy samples itself."""
     errors = []
     for problem in worlds():
         printed = -reference(problem) / policy(problem) + 1
         errors.append(_error_of_slopes(problem, _penalty(problem), printed))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _on_samples_of(old: torch.Tensor, new: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
@@ -210,7 +192,7 @@ def _doubled(problem: Problem, f: Callable[[torch.Tensor, torch.Tensor], torch.T
 
 
 @claim("VY-2.2-different")
-def the_two_gradients_differ() -> Evidence:
+def the_two_gradients_differ() -> Iterator[Found]:
     """On-policy too, in the logits: with twice the reference one falls by ref/pi, the other by log 2."""
     errors = []
     for problem in worlds():
@@ -220,11 +202,11 @@ def the_two_gradients_differ() -> Evidence:
         old = old_policy(problem)
         errors.append(apart(_doubled(problem, partial(_on_samples_of, old)), -ref / p))
         errors.append(apart(_doubled(problem, lambda x, q: reverse_kl(x.log(), q.log())), -math.log(2.0)))
-    return Evidence(worst(errors), note="At the reference itself both vanish, up to the constant.")
+    yield from each_form(worst(errors))
 
 
-@claim("VY-2.2-reverse", "VY-1.2-reverse")
-def the_penalty_has_the_gradient_of_the_other_kl() -> Evidence:
+@claim("VY-2.2-reverse")
+def the_penalty_has_the_gradient_of_the_other_kl() -> Iterator[Found]:
     """On-policy its gradient is that of KL(ref || pi): -ref/pi up to one constant for all answers."""
     errors = []
     for problem in worlds():
@@ -234,22 +216,15 @@ def the_penalty_has_the_gradient_of_the_other_kl() -> Evidence:
         errors.append(apart(slopes - others, 1.0))
         penalty = exact_in_policy(problem, _penalty(problem))[1]
         errors += [apart(penalty, exact(forward_kl, problem)[1]), differs(penalty, kl_gradient(problem))]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"Reverse is here $\KL{\pref}{\pi}$, which other papers call forward. The value stays that of "
-            r"$\KL{\pi}{\pref}$. It holds for one $k_3$ per output. With one per token, as in "
-            "DeepSeekMath, it is the KL of the next token, at the prefixes that were visited."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-2.2-constant")
-def a_constant_in_the_gradient_does_nothing() -> Evidence:
+def a_constant_in_the_gradient_does_nothing() -> Iterator[Found]:
     """Added to every derivative it leaves the gradient in the logits, and the best policy, as they are."""
     errors = []
     for problem in worlds():
         printed = -reference(problem) / policy(problem)
         wanted = exact_in_policy(problem, _penalty(problem))[1]
         errors += [apart(in_logits(problem, printed + c), wanted) for c in (0.0, 1.0, -5.0)]
-    return Evidence(worst(errors), note="Probabilities add up to 1, so that it has no direction to act in.")
+    yield from each_form(worst(errors))

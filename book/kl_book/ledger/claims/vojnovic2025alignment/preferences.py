@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, violation, worst
 from kl_book.ledger.claims.ground.group_objective import (
     group_rewards,
@@ -35,7 +37,6 @@ from kl_book.ledger.claims.ground.worlds import (
     three_policies,
     trees,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 SIZES = (2, 3, 4)
@@ -60,8 +61,8 @@ def _enumerable(size: int) -> Iterator[tuple[Problem, torch.Tensor, torch.Tensor
                 yield problem, levels, chances
 
 
-@claim("VY-2.1-R", "VY-2.1-P", "VY-eq6")
-def the_reward_part_is_an_expected_preference() -> Evidence:
+@claim("VY-2.1-R")
+def the_reward_part_is_an_expected_preference() -> Iterator[Found]:
     """The mean over all groups of weighted advantages is the expected P_G of an answer of the policy."""
     errors = []
     for size in SIZES:
@@ -70,31 +71,22 @@ def the_reward_part_is_an_expected_preference() -> Evidence:
             preference = expected_preference(levels, old_policy(problem), size, chances)
             errors.append(apart(whole, policy_mean(problem, preference)[0]))
             errors.append(apart(old_policy(problem) @ preference, 0.0))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Tried with certain and with random rewards, on- and off-policy, in groups of 2 to 4. Under the "
-            r"old policy itself the expected $P_G$ is 0, since advantages of a group add up to 0: in eq (11) "
-            "the mean that is subtracted vanishes."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-G2-sign")
-def advantages_of_two_are_signs() -> Evidence:
+def advantages_of_two_are_signs() -> Iterator[Found]:
     """A_1 = sign(r_1 - r_2) = -A_2 for every pair."""
     errors = []
     for problem in (*bandits(), *trees()):
         rewards = problem.rewards[groups(problem, 2)[1]]
         sign = (rewards[:, 0] - rewards[:, 1]).sign()
         errors.append(apart(standardized_or_zero(rewards), torch.stack([sign, -sign], dim=1)))
-    return Evidence(
-        worst(errors), note=r"Trainers that divide by $G - 1$ have $\pm 1/\sqrt 2$ in their place."
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-G2-invariant")
-def two_rewards_count_by_their_order() -> Evidence:
+def two_rewards_count_by_their_order() -> Iterator[Found]:
     """Another increasing scale of the rewards leaves every pair's advantages and the update as they are."""
     errors = []
     for problem in few_sampled_elsewhere():
@@ -105,11 +97,11 @@ def two_rewards_count_by_their_order() -> Evidence:
         if len(problem.rewards) > 2:
             a, b = (reward_update(problem, 3, r) for r in (problem.rewards, stretched))
             errors.append(differs(a, b))  # in groups of three sizes do matter
-    return Evidence(worst(errors), note="In groups of three or more the sizes of the rewards do matter.")
+    yield from each_form(worst(errors))
 
 
-@claim("VY-G2-P2", "VY-G2-R2")
-def groups_of_two_compare_pairs() -> Evidence:
+@claim("VY-G2-P2")
+def groups_of_two_compare_pairs() -> Iterator[Found]:
     """P_2 is P(o > o') - P(o' > o), and R_2 its mean over an answer of the policy and one of the sampler."""
     errors, ties = [], []
     for problem, levels, chances in _enumerable(2):
@@ -121,14 +113,7 @@ def groups_of_two_compare_pairs() -> Evidence:
         whole = group_rewards(policy(problem), old, levels, chances, 2)
         errors.append(apart(whole, policy_mean(problem, net @ old)[0]))
         ties.append(float(old @ (1 - wins - wins.T) @ old))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"$P_2$ is the difference of both pairwise preferences. It is a function of $P(o \succ o')$ "
-            r"alone, $2 P(o \succ o') - 1$, where no two rewards agree. In the worlds tried "
-            f"{min(ties):.0%} to {max(ties):.0%} of the pairs of answers have equal rewards."
-        ),
-    )
+    yield from each_form(worst(errors), min_ties=min(ties), max_ties=max(ties))
 
 
 def _bell(x: torch.Tensor) -> torch.Tensor:
@@ -155,7 +140,7 @@ def _from_pairs(problem: Problem, sign: torch.Tensor) -> torch.Tensor:
 
 
 @claim("VY-G2-R2-antisym")
-def without_ties_one_preference_is_enough() -> Evidence:
+def without_ties_one_preference_is_enough() -> Iterator[Found]:
     """Where P(o > o') + P(o' > o) = 1, R_2 = 2 E[P(o > o')] - 1."""
     errors = []
     for problem in (*sampled_elsewhere(), *bandits()):
@@ -163,13 +148,7 @@ def without_ties_one_preference_is_enough() -> Evidence:
         errors.append(apart(wins + wins.T, 1.0))
         expected = policy_mean(problem, wins @ old_policy(problem))[0]
         errors.append(apart(_from_pairs(problem, sign), 2 * expected - 1))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Tried with rewards that carry normal noise. An answer against itself counts too: with certain "
-            "rewards it is always a tie, and the condition does not hold."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _slopes_of_wins(problem: Problem, wins: torch.Tensor) -> torch.Tensor:
@@ -178,7 +157,7 @@ def _slopes_of_wins(problem: Problem, wins: torch.Tensor) -> torch.Tensor:
 
 
 @claim("VY-G2-nlhf")
-def groups_of_two_and_the_preferences_of_nlhf() -> Evidence:
+def groups_of_two_and_the_preferences_of_nlhf() -> Iterator[Found]:
     """Without ties R_2 is 2 E[P] - 1; where rewards tie, its gradient is not a multiple of that of E[P]."""
     printed, inside = [], []
     for problem in (*sampled_elsewhere(), *bandits()):
@@ -191,25 +170,13 @@ def groups_of_two_and_the_preferences_of_nlhf() -> Evidence:
     pair = three_policies((0.3, 0.7), (0.5, 0.5), (0.3, 0.7))
     pair = pair._replace(rewards=torch.tensor([1.0, 0.0], dtype=torch.float64))
     share = relative(_slopes_of_wins(pair, win_rates(pair.rewards)), preference_gradient(pair, 2))
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            r"$P(o \succ o') + P(o' \succ o) = 1$ for all pairs, those of one answer with itself included"
-        ),
-        given="stated in 2.1: the formula before this sentence is for such preferences",
-        counterexample=(
-            f"{len(printed)} bandits and trees with certain rewards, in which an answer ties with itself: "
-            rf"the gradient of $2 \E[P(o \succ o')]$ is {min(printed):.0%} to {max(printed):.0%} away from "
-            "that of $R_2$"
-        ),
-        practice=(
-            "Rewards of 0 and 1 tie often. One right and one wrong answer, sampled with 0.3 and 0.7: the "
-            rf"gradient of $2 \E[P(o \succ o')]$ is {1 + share:.1f} times that of $R_2$, and the factor "
-            "changes with the policy. If a tie counts one half, both agree. The factor 2 acts as half the "
-            r"$\beta$ of NLHF."
-        ),
+        number_of_printed=len(printed),
+        min_printed=min(printed),
+        max_printed=max(printed),
+        number=1 + share,
     )
 
 
@@ -220,7 +187,7 @@ def _two_answers(noise: bool) -> Iterator[tuple[Problem, torch.Tensor, torch.Ten
 
 
 @claim("VY-Ginf-limits")
-def mean_and_deviation_of_a_large_group() -> Evidence:
+def mean_and_deviation_of_a_large_group() -> Iterator[Found]:
     """Their mean squared distances from E[r] and sigma halve as the group doubles."""
     errors, last = [], []
     for noise in (False, True):
@@ -239,17 +206,11 @@ def mean_and_deviation_of_a_large_group() -> Evidence:
                 off.append(float(weight @ (spread - sigma).square()))
             errors += [less(after, 0.6 * before, by=0.0) for before, after in pairwise(off)]
             last.append(off[-1] ** 0.5 / sigma)
-    return Evidence(
-        worst(errors),
-        note=(
-            r"$\sigma$ holds the noise of random rewards too. In the largest groups that were enumerated "
-            f"(200 answers, or 32 with noise) the deviation is still off by up to {max(last):.0%}."
-        ),
-    )
+    yield from each_form(worst(errors), max_last=max(last))
 
 
 @claim("VY-Ginf-R")
-def the_reward_part_of_large_groups() -> Evidence:
+def the_reward_part_of_large_groups() -> Iterator[Found]:
     """R_G comes to (E r - E_old r)/sigma(old): the gap halves as the group doubles."""
     errors, first = [], []
     for noise in (False, True):
@@ -266,7 +227,4 @@ def the_reward_part_of_large_groups() -> Evidence:
             errors += [less(after, 0.6 * before, by=0.0) for before, after in pairwise(off)]
             errors.append(violation(off[-1] / abs(limit) - 0.05))
             first.append(off[0] / abs(limit))
-    return Evidence(
-        worst(errors),
-        note=f"Groups of 8 are {min(first):.0%} to {max(first):.0%} away from the limit in the worlds tried.",
-    )
+    yield from each_form(worst(errors), min_first=min(first), max_first=max(first))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
 from kl_book.ledger.claims.ground.stationary_policies import (
     NOISY,
@@ -29,15 +32,14 @@ from kl_book.ledger.claims.ground.two_answers import (
 )
 from kl_book.ledger.claims.ground.updates import deviation as deviation_of
 from kl_book.ledger.claims.ground.worlds import two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 GRADED = (0.0, 0.4, 1.0)
 BETAS = (0.3, 4.0)
-Found = tuple[Question, torch.Tensor]
+Answered = tuple[Question, torch.Tensor]
 
 
 @cache
-def everywhere_positive() -> tuple[Found, ...]:
+def everywhere_positive() -> tuple[Answered, ...]:
     """Stationary policies that give every answer of the reference, in groups of 2, 3, 4 and 8."""
     cases = [question(THREE, beta, GRADED, size) for beta in BETAS for size in (2, 4)]
     cases += [question(THREE, 0.5, NOISY, size) for size in (2, 3)]
@@ -46,7 +48,7 @@ def everywhere_positive() -> tuple[Found, ...]:
 
 
 @cache
-def some_never_given() -> tuple[Found, ...]:
+def some_never_given() -> tuple[Answered, ...]:
     """Stationary policies that never give some answers which the reference gives."""
     pair, three = question((0.3, 0.7), 0.5, (1.0, 0.0), 2), question(THREE, 0.5, GRADED, 3)
     collapsed = question((0.01, 0.99), 0.04, (1.0, 0.0), 8)
@@ -54,7 +56,7 @@ def some_never_given() -> tuple[Found, ...]:
     return tuple((q, stationary(q, used)) for q, used in places)
 
 
-def _all_found() -> tuple[Found, ...]:
+def _all_found() -> tuple[Answered, ...]:
     return everywhere_positive() + some_never_given()
 
 
@@ -76,7 +78,7 @@ def _outside(q: Question, policy: torch.Tensor) -> float:
 
 
 @claim("VY-eq11")
-def the_condition_of_a_stationary_policy() -> Evidence:
+def the_condition_of_a_stationary_policy() -> Iterator[Found]:
     """A policy that never gives some answers can be a maximum, and (11) is wrong for those that it gives."""
     printed, corrected, inside = [], [], []
     for q, policy in _all_found():
@@ -89,48 +91,32 @@ def the_condition_of_a_stationary_policy() -> Evidence:
     wrong = [_not_a_maximum(q, policy) for q, policy in some_never_given()]
     wrong += [not_stationary(q, policy) for q, policy in everywhere_positive()]
     small, always = some_never_given()[-1]
-    return Evidence(
+    yield from each_form(
         worst([*printed, *wrong]),
         worst([*corrected, *wrong]),
-        unit="difference",
         inside=worst([*inside, *wrong]),
-        condition=r"the policy gives every answer of $\pref$ a positive probability",
-        correction=(
-            r"For every answer that the policy gives: $\left(\pref(S) - (P_G(o) - \E_\pi P_G)/\beta\right) "
-            r"\pi(o) = \pref(o)$, where $\pref(S)$ is the probability that the reference gives to the "
-            r"answers "
-            r"in use. It is 1, as printed, if none is left out."
-        ),
-        counterexample=(
-            f"two answers, groups of {small.size}, $\\beta$ = {small.beta}, $\\pref(a)$ = "
-            f"{small.reference[0]}: the policy that always gives the better answer a is a maximum in groups "
-            f"of "
-            f"its own. For a, (11) reads {float(always[0]):.0f} = {small.reference[0]}"
-        ),
-        practice=(
-            "An answer that is no longer sampled has neither a reward nor a penalty in the loss: nothing "
-            "brings it back, however much of it the reference has. In the counterexample a little "
-            "probability "
-            "for the other answer, which the reference gives "
-            f"{small.reference[1]:.0%} of the time, lowers the objective at a rate of "
-            f"{_outside(small, always):.2f}."
-        ),
+        size=small.size,
+        beta=small.beta,
+        number=small.reference[0],
+        float=float(always[0]),
+        number_2=small.reference[1],
+        outside_small=_outside(small, always),
     )
 
 
 @claim("VY-A-kkt")
-def multiplier_and_preference() -> Evidence:
+def multiplier_and_preference() -> Iterator[Found]:
     """With lambda the common slope, (1 - (P_G - lambda)/beta) pi is pi_ref wherever pi is positive."""
     errors = []
     for q, policy in _all_found():
         used, common = policy > 0, policy @ slopes(q, policy)
         wanted = (1 - (preference(q, policy) - common) / q.beta) * policy
         errors += [apart(wanted[used], reference_of(q)[used]), not_stationary(q, policy)]
-    return Evidence(worst(errors), note="Also of policies that never give some answers.")
+    yield from each_form(worst(errors))
 
 
 @claim("VY-A-lambda")
-def the_multiplier() -> Evidence:
+def the_multiplier() -> Iterator[Found]:
     """The sum over the answers in use gives the mean preference only if none is left out."""
     printed, corrected, inside = [], [], []
     for q, policy in _all_found():
@@ -141,30 +127,22 @@ def the_multiplier() -> Evidence:
         if bool((policy > 0).all()):
             inside.append(apart(mean, common))
     (q, policy), (small, _) = some_never_given()[0], some_never_given()[-1]
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="difference",
         inside=worst(inside),
-        condition=r"the policy gives every answer of $\pref$ a positive probability",
-        correction=r"$\lambda = \E_\pi[P_G] - \beta (1 - \pref(S))$, $S$ the answers that the policy gives",
-        counterexample=(
-            f"two answers, $\\beta$ = {q.beta}, $\\pref(a)$ = {q.reference[0]}, a policy that always gives "
-            f"the "
-            f"better one: $\\lambda$ is {float(policy @ slopes(q, policy)):.2f}, the mean preference is "
-            f"{float(policy @ preference(q, policy)):.0f}"
-        ),
-        practice=(
-            "An answer that the policy never gives stays out once its preference is below $\\lambda$: with "
-            f"$\\beta$ = {small.beta} it suffices to be {small.beta * small.reference[1]:.2f} below the "
-            f"mean, "
-            f"for an answer that the reference gives {small.reference[1]:.0%} of the time."
-        ),
+        beta=q.beta,
+        number=q.reference[0],
+        float=float(policy @ slopes(q, policy)),
+        float_2=float(policy @ preference(q, policy)),
+        beta_2=small.beta,
+        number_2=small.beta * small.reference[1],
+        number_3=small.reference[1],
     )
 
 
 @claim("VY-2.3-bound")
-def no_answer_in_use_is_preferred_by_more_than_beta() -> Evidence:
+def no_answer_in_use_is_preferred_by_more_than_beta() -> Iterator[Found]:
     """P_G(o) stays below E P_G + beta, also where some answers are never given."""
     errors, closest = [], []
     for q, policy in _all_found():
@@ -174,11 +152,11 @@ def no_answer_in_use_is_preferred_by_more_than_beta() -> Evidence:
         given = reference_of(q)[policy > 0].sum()
         errors.append(apart(lead, q.beta * (given - 1 / ratio)))  # so that the bound is never reached
         closest.append(float(lead.max()) / q.beta)
-    return Evidence(worst(errors), note=rf"The closest case comes to {max(closest):.2f} $\beta$.")
+    yield from each_form(worst(errors), max_closest=max(closest))
 
 
 @claim("VY-2.3-within")
-def worse_answers_are_further_than_beta() -> Evidence:
+def worse_answers_are_further_than_beta() -> Iterator[Found]:
     """Only above the mean is beta a bound: an answer in use may be any distance below it."""
     printed, corrected = [], []
     for q, policy in everywhere_positive():
@@ -188,43 +166,31 @@ def worse_answers_are_further_than_beta() -> Evidence:
     q = question((0.3, 0.7), 0.04, (1.0, 0.0), 2)
     policy = stationary(q)
     below = -float(_lead(q, policy)[1])
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            r"$P_G(o) - \E_\pi P_G = \beta (1 - \pref(o)/\pi(o))$: no answer in use is above the mean by "
-            r"$\beta$ or more, and one that the policy gives k times less than the reference is "
-            r"$\beta (k - 1)$ below it."
-        ),
-        counterexample=(
-            f"two answers, groups of two, $\\beta$ = {q.beta}, $\\pref(a)$ = {q.reference[0]}: the worse "
-            f"answer is given {float(policy[1]):.1%} of the time and is {below:.2f} below the mean, "
-            rf"{below / q.beta:.0f} $\beta$"
-        ),
-        practice=(
-            rf"A small $\beta$ does not mean that all answers in use are about as good: at $\beta$ = "
-            rf"{q.beta} "
-            f"the advantage of the worse answer is {-below:.2f} on average, and it stays in use."
-        ),
+        beta=q.beta,
+        number=q.reference[0],
+        float=float(policy[1]),
+        below=below,
+        number_2=below / q.beta,
+        number_3=-below,
     )
 
 
 @claim("VY-2.3-g")
-def the_reference_times_a_function_of_the_preference() -> Evidence:
+def the_reference_times_a_function_of_the_preference() -> Iterator[Found]:
     """pi is pi_ref / (1 - lead/beta), and not pi_ref e^(lead/beta) / Z."""
     errors = []
     for q, policy in everywhere_positive():
         ref, lead = reference_of(q), _lead(q, policy) / q.beta
         pool = ref * lead.exp()
         errors += [apart(ref / (1 - lead), policy), differs(pool / pool.sum(), policy)]
-    return Evidence(
-        worst(errors), note=r"The first two terms of $g$ and $e^x$ are the same: at large $\beta$ both agree."
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-eq12")
-def the_condition_for_groups_of_two() -> Evidence:
+def the_condition_for_groups_of_two() -> Iterator[Found]:
     """The preference is the chance to win minus the chance to lose, also for random rewards and ties."""
     errors = []
     tied = (((0.0, 1.0, 2.0), (0.2, 0.3, 0.5)), ((0.0, 1.0), (0.5, 0.5)), 1.0)
@@ -234,7 +200,7 @@ def the_condition_for_groups_of_two() -> Evidence:
             policy = stationary(q)
             won = margins(q) @ policy
             errors += [apart((1 - won / beta) * policy, reference_of(q)), not_stationary(q, policy)]
-    return Evidence(worst(errors), note="Of policies that give every answer of the reference, as (11).")
+    yield from each_form(worst(errors))
 
 
 FALLS = 0.7  # an error of 1/G halves where G doubles
@@ -249,7 +215,7 @@ def _residual(q: Question) -> float:
 
 
 @claim("VY-eq13")
-def the_condition_for_large_groups() -> Evidence:
+def the_condition_for_large_groups() -> Iterator[Found]:
     """Stationary policies of finite groups meet (13) but for an error that falls with 1/G."""
     errors, last = [], []
     cases: list[tuple[Question, tuple[int, ...]]] = [(question(THREE, 1.0, GRADED, None), (8, 16))]
@@ -260,7 +226,7 @@ def the_condition_for_large_groups() -> Evidence:
         errors += [violation(b - FALLS * a) for a, b in pairwise(missed)]
         last.append(missed[-1] * sizes[-1])
         errors.append(violation(last[-1] - 1))
-    return Evidence(worst(errors), note=f"At size G the policies miss (13) by {max(last):.2f}/G or less.")
+    yield from each_form(worst(errors), max_last=max(last))
 
 
 def _deviations(first: tuple[float, ...], second: tuple[float, ...]) -> list[float]:
@@ -281,7 +247,7 @@ def _parts(policy: tuple[float, ...], rewards: torch.Tensor) -> torch.Tensor:
 
 
 @claim("VY-eq13-beta")
-def deviation_and_concentration() -> Evidence:
+def deviation_and_concentration() -> Iterator[Found]:
     """A policy can be more concentrated on one answer and have a larger deviation of the reward."""
     spread, narrow = (0.49, 0.49, 0.02), (0.85, 0.05, 0.1)
     pairs = [(spread, narrow), ((0.4, 0.3, 0.3), (0.9, 0.05, 0.05)), ((0.5, 0.49, 0.01), (0.7, 0.1, 0.2))]
@@ -293,28 +259,13 @@ def deviation_and_concentration() -> Evidence:
         for policy, found in ((first, before), (second, after)):
             corrected.append(apart(found**2, _parts(policy, rewards)))
     before, after = _deviations(spread, narrow)
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        condition=(
-            "there are only two answers with deterministic rewards, and the more likely one gains probability"
-        ),
-        correction=(
-            r"$\beta\sigma(\pi)$ is the effective constant, as printed. $\sigma$ depends on the rewards of "
-            r"what is sampled: $\sigma^2 = p(1-p)(r - m)^2 + (1-p)v$, where $p$ and $r$ are probability and "
-            r"reward of the most likely answer, $m$ and $v$ mean and variance of the reward of the others. "
-            r"It "
-            r"vanishes as $p \to 1$ if the rewards are deterministic, but not steadily."
-        ),
-        counterexample=(
-            f"rewards (0, 0.1, 1): with probabilities {spread} the deviation is {before:.2f}, with the more "
-            f"concentrated {narrow} it is {after:.2f}"
-        ),
-        practice=(
-            r"With rewards 0 and 1 the effective constant is $\beta\sqrt{p(1-p)}$, $p$ the rate of success: "
-            r"a "
-            f"prompt that is solved {0.02:.0%} of the time has {(0.02 * 0.98) ** 0.5:.2f} $\\beta$ however "
-            "many different wrong answers there are."
-        ),
+        spread=spread,
+        before=before,
+        narrow=narrow,
+        after=after,
+        number=0.02,
+        number_2=(0.02 * 0.98) ** 0.5,
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.best_policies import Objective, not_best
 from kl_book.ledger.claims.ground.errors import apart, differs, violation, worst
 from kl_book.ledger.claims.ground.groups import centered, groups
@@ -29,7 +32,6 @@ from kl_book.ledger.claims.ground.stationary_policies import (
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl, terms, values
 from kl_book.ledger.claims.ground.two_answers import (
     CERTAIN,
-    CERTAIN_ONLY,
     CHECKED,
     GRADED,
     NEARLY_ZERO,
@@ -47,7 +49,6 @@ from kl_book.ledger.claims.ground.worlds import (
     sampled_elsewhere,
     two_policies,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
@@ -63,17 +64,17 @@ def _with_divergence(worth: torch.Tensor, log_ref: torch.Tensor, beta: float) ->
 
 
 @claim("VY-3-D")
-def a_weighted_penalty_has_the_divergence_as_its_mean() -> Evidence:
+def a_weighted_penalty_has_the_divergence_as_its_mean() -> Iterator[Found]:
     """Policy over sampler, times k3: the mean over samples of the sampler is the KL of the policy."""
     errors = []
     for problem in sampled_elsewhere():
         found = mean(terms(problem).p, rho(problem) * values("k3", problem))
         errors.append(apart(found, exact(reverse_kl, problem)[0]))
-    return Evidence(worst(errors), note="Of whole answers, with a ratio of whole answers; trees among them.")
+    yield from each_form(worst(errors))
 
 
 @claim("VY-3-policy")
-def the_pool_with_the_divergence() -> Evidence:
+def the_pool_with_the_divergence() -> Iterator[Found]:
     """Stationary policies are pi_ref e^(P_G/beta) / Z, and none is better in groups of their own."""
     errors = []
     cases: list[tuple[tuple[Reward, ...], int | None]] = [((0.0, 0.4, 1.0), 2), ((0.0, 0.4, 1.0), 4)]
@@ -82,13 +83,11 @@ def the_pool_with_the_divergence() -> Evidence:
         policy = stationary(q)
         pool = reference_of(q) * (preference(q, policy) / q.beta).exp()
         errors += [apart(pool / pool.sum(), policy), not_stationary(q, policy), could_gain(q, policy)]
-    return Evidence(
-        worst(errors), note="Groups of 2, 3 and 4 and large ones, deterministic and random rewards."
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("VY-3-nlhf")
-def groups_of_two_and_nash_learning() -> Evidence:
+def groups_of_two_and_nash_learning() -> Iterator[Found]:
     """With the KL divergence the stationary policy is the equilibrium of NLHF at half the coefficient."""
     errors = []
     for rewards in ((0.0, 0.4, 1.0), NOISY):
@@ -98,13 +97,7 @@ def groups_of_two_and_nash_learning() -> Evidence:
             wins = ((1 + margins(q)) / 2) @ policy  # ties count for half
             payoff = _with_divergence(wins, log_ref, beta / 2)
             errors += [not_best(policy, payoff), not_stationary(q, policy)]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The same condition as in NLHF with $\beta/2$, because $P_2$ is twice the chance to win minus "
-            r"1."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _pooled(q: Question, policy: torch.Tensor, gap: float) -> float:
@@ -113,7 +106,7 @@ def _pooled(q: Question, policy: torch.Tensor, gap: float) -> float:
 
 
 @claim("VY-3-binary")
-def the_pool_over_two_answers() -> Evidence:
+def the_pool_over_two_answers() -> Iterator[Found]:
     """pi(a) is e^(gamma/2beta) pi_ref(a)/Z, for deterministic and random rewards."""
     errors = []
     for ref, beta, rewards in itertools.product(REFERENCES[1:], (0.1, 0.5), (CERTAIN, CHECKED, GRADED)):
@@ -121,11 +114,11 @@ def the_pool_over_two_answers() -> Evidence:
         up = math.exp(margin(q) / (2 * beta))
         a, b = reference_of(q).tolist()
         errors.append(apart(stationary_pair(q)[0], up * a / (up * a + b / up)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-fig3")
-def no_jump_with_the_divergence() -> Evidence:
+def no_jump_with_the_divergence() -> Iterator[Found]:
     """pi(a) is at most e^(gamma/beta) pi_ref(a), so that it goes to 0 with the reference."""
     errors = []
     for beta, rewards in itertools.product((0.1, 0.5), (CERTAIN, GRADED)):
@@ -134,14 +127,7 @@ def no_jump_with_the_divergence() -> Evidence:
             a, gap = answer_a(q), margin(q)
             errors += [violation(a - math.exp(gap / beta) * ref - 1e-15), _pooled(q, stationary_pair(q), gap)]
     small = weighted(1e-3, 0.04)
-    return Evidence(
-        worst(errors),
-        note=(
-            rf"Continuous, but steep: at $\beta$ = {small.beta} and $\gamma$ = 1 an answer that the "
-            rf"reference "
-            f"gives once in a thousand times gets {float(stationary_pair(small)[0]):.0%}."
-        ),
-    )
+    yield from each_form(worst(errors), beta=small.beta, float=float(stationary_pair(small)[0]))
 
 
 def _signal(q: Question, policy: torch.Tensor) -> float:
@@ -151,10 +137,6 @@ def _signal(q: Question, policy: torch.Tensor) -> float:
 
 
 RANDOM = (CHECKED, GRADED)
-POOLED = (
-    r"$\log(\pi(a)/\pi(b)) = \log(\pref(a)/\pref(b)) + (r(a) - r(b))/(\beta\,\sigma(\pi))$, "
-    r"where $\sigma(\pi)$ holds the noise of the rewards"
-)
 
 
 def _leads_everywhere(q: Question) -> bool:
@@ -163,7 +145,7 @@ def _leads_everywhere(q: Question) -> bool:
 
 
 @claim("VY-3-Ginf-small")
-def small_coefficients_with_the_divergence() -> Evidence:
+def small_coefficients_with_the_divergence() -> Iterator[Found]:
     """With certain rewards a leads everywhere; with random ones there is an optimum below 1 at every beta."""
     printed, corrected, inside = [], [], []
     for ref, beta in ((0.3, 1.0), (0.3, 0.3), (0.8, 1.0)):
@@ -175,33 +157,19 @@ def small_coefficients_with_the_divergence() -> Evidence:
             corrected.append(_pooled(q, policy, _signal(q, policy)))
     q = weighted(0.3, 1.0, CHECKED, None)
     lower = q._replace(beta=0.3)
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         worst(corrected),
-        unit="difference",
         inside=worst(inside),
-        condition=CERTAIN_ONLY,
-        correction=(
-            r"With deterministic rewards $\pi(a)$ goes to 1. With random rewards the deviation stays "
-            r"positive, and "
-            r"$\pi(a) < 1$ at every $\beta$: " + POOLED
-        ),
-        counterexample=(
-            f"rewards 0 and 1, a right 90% of the time and b 10%, $\\pref(a)$ = 0.3: $\\pi(a)$ stays "
-            "below 1 at every coefficient. The worse answer keeps "
-            f"{float(stationary_pair(q)[1]):.2g} at $\\beta$ = {q.beta} and "
-            f"{float(stationary_pair(lower)[1]):.2g} at $\\beta$ = {lower.beta}, at both of which it gets "
-            "nothing with deterministic rewards"
-        ),
-        practice=(
-            f"At $\\beta$ = {lower.beta} the worse answer keeps {float(stationary_pair(lower)[1]):.1g}. The "
-            "difference matters where the coefficient is about 1."
-        ),
+        float=float(stationary_pair(q)[1]),
+        beta=q.beta,
+        float_2=float(stationary_pair(lower)[1]),
+        beta_2=lower.beta,
     )
 
 
 @claim("VY-3-Ginf-two")
-def large_coefficients_with_the_divergence() -> Evidence:
+def large_coefficients_with_the_divergence() -> Iterator[Found]:
     """With certain rewards two policies are best in their own groups; with random rewards one is."""
     without, corrected, inside = [], [], []
     for ref, beta in ((0.3, 5.0), (0.8, 8.0)):
@@ -216,26 +184,13 @@ def large_coefficients_with_the_divergence() -> Evidence:
             corrected.append(apart(float(len(found)), 1.0))
     two = all_stationary_pairs(weighted(0.3, 5.0, CERTAIN, None))
     (one,) = all_stationary_pairs(weighted(0.3, 5.0, CHECKED, None)) or (torch.full((2,), math.nan),)
-    return Evidence(
+    yield from each_form(
         sum(without) / len(without) + worst(inside),
         worst(corrected),
-        unit="share of cases",
         inside=worst(inside),
-        condition=CERTAIN_ONLY,
-        correction=(
-            r"With deterministic rewards there are two, and a third at $\pi(a) = 1$ is approached by large "
-            r"finite "
-            r"groups. With random rewards of both answers there is one at large $\beta$: " + POOLED
-        ),
-        counterexample=(
-            f"rewards 0 and 1, a right 90% of the time and b 10%, $\\pref(a)$ = 0.3, $\\beta$ = 5: only "
-            f"{float(one[0]):.3f}; with deterministic rewards {float(two[0][0]):.3f} and "
-            f"{float(two[1][0]):.4f}"
-        ),
-        practice=(
-            "Of the two, a run comes to the smaller one or leaves towards 1: from below "
-            f"{float(two[1][0]):.4f} it falls to {float(two[0][0]):.3f}, from above it rises."
-        ),
+        float=float(one[0]),
+        float_2=float(two[0][0]),
+        float_3=float(two[1][0]),
     )
 
 
@@ -246,7 +201,7 @@ def _shifted_preference(problem: Problem, size: int) -> tuple[torch.Tensor, torc
 
 
 @claim("VY-3-shift")
-def advantages_without_a_scale() -> Evidence:
+def advantages_without_a_scale() -> Iterator[Found]:
     """Their mean over answers of the policy is (1 - 1/G) times what the policy gains in expected reward."""
     errors = []
     for problem in few_sampled_elsewhere():
@@ -255,11 +210,11 @@ def advantages_without_a_scale() -> Evidence:
         for size in (2, 3):
             (p, advantage), first = _shifted_preference(problem, size), groups(problem, size)[1][:, 0]
             errors.append(apart(mean(p, rho(problem)[first] * advantage), (1 - 1 / size) * gain))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("VY-3-rlhf")
-def both_changes_give_the_policy_of_rlhf() -> Evidence:
+def both_changes_give_the_policy_of_rlhf() -> Iterator[Found]:
     """The stationary policy is pi_ref e^(r (1 - 1/G)/beta) / Z: RLHF at the coefficient beta G/(G - 1)."""
     errors = []
     for problem, size, beta in itertools.product(bandits()[:6], (2, 3), (0.5, 2.0)):
@@ -273,10 +228,4 @@ def both_changes_give_the_policy_of_rlhf() -> Evidence:
         errors.append(not_best(best, value))
         other = (log_ref + problem.rewards / beta).softmax(-1)
         errors.append(differs(best, other))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"Not at the same coefficient: a group of two has the policy of RLHF at $2\beta$, large ones at "
-            r"$\beta$."
-        ),
-    )
+    yield from each_form(worst(errors))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, degree, differs, less, turned, worst
 from kl_book.ledger.claims.ground.groups import (
     Centering,
@@ -38,8 +41,7 @@ from kl_book.ledger.claims.ground.worlds import (
     trees,
     two_policies,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import DEGREE, FORMULA_LOST, JUDGEMENT, TOLERANCE
+from kl_book.ledger.claims.standard import DEGREE, TOLERANCE
 from kl_companion.rollout import credit
 from kl_companion.tabular import Problem, draw_statistics
 
@@ -49,33 +51,31 @@ def expected(problem: Problem, n: int, how: Centering, cost: torch.Tensor | None
     return mean(groups(problem, n)[0], centered_gradient(problem, n, how, cost))
 
 
-@claim("WZ-8.1-equiv", "WZ-8.2-gradform")
-def loss_and_reward_are_one_vector() -> Evidence:
+@claim("WZ-8.1-equiv")
+def loss_and_reward_are_one_vector() -> Iterator[Found]:
     """-beta rho s k1 from sg(rho) k2, from rho k3 and from k1 in the reward, for every sample."""
     errors = []
     for problem in all_worlds():
         vector = times_score(log_ratio(problem), problem)
         same = (in_loss("k2", problem, "detached"), in_loss("k3", problem), in_reward("k1", problem))
         errors += [apart(x, vector) for x in same]
-    return Evidence(
-        worst(errors), note="Tested on single decisions and on whole sequences with their whole ratio."
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-8.1-nocentre")
-def no_centering_is_unbiased() -> Evidence:
+def no_centering_is_unbiased() -> Iterator[Found]:
     """E[(1/n) sum g_i kl_i] = grad KL."""
     errors = (apart(expected(p, n, "none"), kl_gradient(p)) for p, n in worlds_with_group_sizes())
-    return Evidence(worst(errors), note=FORMULA_LOST)
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-8.1-samebatch")
-def the_batch_mean_takes_away_one_nth() -> Evidence:
+def the_batch_mean_takes_away_one_nth() -> Iterator[Found]:
     """Centered by the mean of the whole group, the expected gradient is (1 - 1/n) grad KL."""
     errors = [
         apart(expected(p, n, "mean"), (1 - 1 / n) * kl_gradient(p)) for p, n in worlds_with_group_sizes()
     ]
-    return Evidence(worst(errors), note=f"{FORMULA_LOST} Shrunk by 1/n means: times 1 - 1/n.")
+    yield from each_form(worst(errors))
 
 
 BETA = 0.7
@@ -83,7 +83,7 @@ GRPO_GROUP = 64  # answers per question in shao2024deepseekmath
 
 
 @claim("WZ-8.1-effbeta")
-def a_smaller_effective_coefficient() -> Evidence:
+def a_smaller_effective_coefficient() -> Iterator[Found]:
     """With A = r - mean(r) of the shaped reward both parts shrink: the step is smaller, and beta stays.
 
     A KL that is left out of the mean, beside a reward that is centered so, makes beta larger by n / (n - 1).
@@ -104,30 +104,17 @@ def a_smaller_effective_coefficient() -> Evidence:
         cases.append((len(problem.sequences), n, printed[-1]))
     count, n, off = max(cases, key=lambda case: case[2])
     larger = {size: size / (size - 1) - 1 for size in (8, GRPO_GROUP)}
-    return Evidence(
+    yield from each_form(
         worst(printed),
         corrected=worst(corrected),
         inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            "the KL alone is centered by the mean of its batch, and the reward is not centered or "
-            "by leave-one-out"
-        ),
-        counterexample=(
-            rf"{count} outcomes, n = {n}, $\beta$ = {BETA}, $R - \beta \mathrm{{kl}}$ centered as a whole: "
-            rf"the expected update has the direction of $\beta$ = {BETA}, and is {off:.1%} away from that of "
-            rf"$\beta (1 - 1/n)$"
-        ),
-        correction=(
-            r"Centered as a whole, $R - \beta \mathrm{kl}$ gives $(1 - 1/n) (\nabla \E[R] - \beta \nabla "
-            r"\mathrm{KL})$: a smaller step with the same $\beta$. A KL left out of the mean gets "
-            r"$\beta n / (n - 1)$ relative to the reward."
-        ),
-        practice=(
-            r"With the KL inside the mean nothing is to be corrected: $\beta$ is as set, and Adam divides "
-            rf"the common factor out. Leaving the KL out of the mean raises $\beta$ by {larger[8]:.1%} at "
-            f"n = 8 and {larger[GRPO_GROUP]:.1%} at n = {GRPO_GROUP}."
-        ),
+        count=count,
+        n=n,
+        BETA=BETA,
+        off=off,
+        larger_8=larger[8],
+        larger_GRPO_GROUP=larger[GRPO_GROUP],
+        GRPO_GROUP=GRPO_GROUP,
     )
 
 
@@ -143,7 +130,7 @@ def _leave_one_out_share(problem: Problem, n: int) -> float:
 
 
 @claim("WZ-8.1-LOO")
-def leave_one_out_is_unbiased_and_of_less_variance() -> Evidence:
+def leave_one_out_is_unbiased_and_of_less_variance() -> Iterator[Found]:
     """Unbiased for every n; the variance falls only beyond a number of samples, if at all."""
     printed, corrected = [], []
     for problem, n in worlds_with_group_sizes():
@@ -160,33 +147,23 @@ def leave_one_out_is_unbiased_and_of_less_variance() -> Evidence:
     fewer = {n: share_of_cases(x < 1 for x in shares) for n, shares in found.items()}
     never = share_of_cases(_leave_one_out_share(q, 10**9) > 1 for q in _drawn())
     median = {n: float(torch.tensor(shares).median()) for n, shares in found.items()}
-    return Evidence(
+    yield from each_form(
         share_of_cases(printed),
         corrected=share_of_cases(corrected),
-        unit="share of cases",
-        condition=(
-            r"$\mathrm{KL} (2 \E[\ell \|s\|^2] - \mathrm{KL} \E\|s\|^2)$ exceeds $(\Var(\ell) \E\|s\|^2 + "
-            r"\|\nabla \mathrm{KL}\|^2) / (n - 1)$, with $\ell$ the log-ratio and $s$ the score"
-        ),
-        counterexample=(
-            f"policy (3/4, 1/4), reference (1/2, 1/2), n = 2: variance {none:.4f} without centering, "
-            f"{left:.4f} with leave-one-out"
-        ),
-        correction=(
-            "Leave-one-out centering of the KL is unbiased. Whether it lowers the variance depends on the "
-            "policy and on n: the saving must exceed the noise of a mean over n - 1 samples."
-        ),
-        practice=(
-            f"Of {len(_drawn())} fixed bandits and trees the variance of the KL's part falls in "
-            f"{fewer[8]:.0%} at n = 8 and {fewer[GRPO_GROUP]:.0%} at n = {GRPO_GROUP}; at the median it is "
-            f"{median[8]:.2f} and {median[GRPO_GROUP]:.2f} times that without centering. In {never:.0%} no n "
-            "is enough."
-        ),
+        none=none,
+        left=left,
+        number=len(_drawn()),
+        fewer_8=fewer[8],
+        fewer_GRPO_GROUP=fewer[GRPO_GROUP],
+        GRPO_GROUP=GRPO_GROUP,
+        median_8=median[8],
+        median_GRPO_GROUP=median[GRPO_GROUP],
+        never=never,
     )
 
 
 @claim("WZ-8.1-negligible")
-def the_shrinkage_is_small_for_large_groups() -> Evidence:
+def the_shrinkage_is_small_for_large_groups() -> Iterator[Found]:
     """The bias is 1/n of the gradient: within a tenth in groups of 16 and of 64, beyond it in groups of 8."""
     found = draw_statistics("k1", arms(), placement="reward", baseline="mean")
     sizes = torch.tensor([8, 16, GRPO_GROUP])
@@ -194,18 +171,18 @@ def the_shrinkage_is_small_for_large_groups() -> Evidence:
     truth = torch.as_tensor(found.target_gradient).flatten(1).norm(dim=-1)
     lost = bias / truth[:, None]
     few, *large = lost.amax(0).tolist()
-    return Evidence(
+    yield from each_form(
         max(apart(lost * sizes, torch.ones_like(lost)), worst(degree(x) for x in large)),
-        note=(
-            f"The KL term loses {large[0]:.1%} at n = 16 and {large[1]:.1%} at n = {GRPO_GROUP}, the group "
-            f"of the GRPO paper; at n = 8 it is {few:.1%}, beyond the {DEGREE:.0%} of the standard. A "
-            "reward centered along with it loses the same."
-        ),
+        large_0=large[0],
+        large_1=large[1],
+        GRPO_GROUP=GRPO_GROUP,
+        few=few,
+        DEGREE=DEGREE,
     )
 
 
 @claim("WZ-8.1-absorbed")
-def a_baseline_absorbs_a_part() -> Evidence:
+def a_baseline_absorbs_a_part() -> Iterator[Found]:
     """What is left of the KL in a sample's advantage is smaller; the expected gradient stays as it is."""
     errors, absorbed = [], []
     for problem, _ in worlds_with_group_sizes():
@@ -215,14 +192,7 @@ def a_baseline_absorbs_a_part() -> Evidence:
         errors += [less(left, whole, by=1e-12), abs(whole - left - kl**2)]
         errors.append(apart(mean(p * (x - kl), terms(problem).score), kl_gradient(problem)))
         absorbed.append((whole - left) / whole)
-    return Evidence(
-        worst(errors),
-        note=(
-            "Absorbed is the expected KL: a baseline with the value of the state lowers the mean square of "
-            f"the KL in the advantage by {min(absorbed):.1%} to {max(absorbed):.0%}. The expected gradient "
-            "stays as it is; a mean over the same batch takes 1/n of it."
-        ),
-    )
+    yield from each_form(worst(errors), min_absorbed=min(absorbed), max_absorbed=max(absorbed))
 
 
 def _kl_part(problem: Problem, n: int, rewards: torch.Tensor, how: str, placement: str) -> torch.Tensor:
@@ -245,7 +215,7 @@ def _kl_part(problem: Problem, n: int, rewards: torch.Tensor, how: str, placemen
 
 
 @claim("WZ-8.2-coupling")
-def the_loss_is_decoupled_and_the_reward_coupled() -> Evidence:
+def the_loss_is_decoupled_and_the_reward_coupled() -> Iterator[Found]:
     """The KL's part of the update: the same for every advantage in the loss, changed by it in the reward."""
     errors, linear = [], []
     for problem, n in ((bandits()[4], 3), (trees()[0], 2)):
@@ -261,17 +231,11 @@ def the_loss_is_decoupled_and_the_reward_coupled() -> Evidence:
         errors += [apart(mean(groups(problem, n)[0], x), whole) for x in (plain, left)]
         errors.append(differs(_kl_part(problem, n, other, "standardized", "reward"), scaled))
         linear += [apart(_kl_part(problem, n, other, "leave_one_out", "reward"), left)]
-    return Evidence(
-        max(worst(errors), worst(linear)),
-        note=(
-            "The baseline changes what the KL in the reward adds to a sample. The rewards change it only "
-            "where the advantage is not linear in them: divided by a standard deviation, or clipped."
-        ),
-    )
+    yield from each_form(max(worst(errors), worst(linear)))
 
 
 @claim("WZ-8.2-centering")
-def absolute_and_relative_penalties() -> Evidence:
+def absolute_and_relative_penalties() -> Iterator[Found]:
     """In the loss a sample's KL gradient depends on that sample alone; centered, on the whole group."""
     errors = []
     for problem, n in worlds_with_group_sizes():
@@ -287,11 +251,11 @@ def absolute_and_relative_penalties() -> Evidence:
         errors.append(apart(mean(p, relative.mean(1)), (1 - 1 / n) * kl_gradient(problem)))
         shifted = centered(kl + 7.0, "mean")
         errors.append(apart(shifted, centered(kl, "mean")))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-8.2-credit")
-def local_and_earlier_decisions() -> Evidence:
+def local_and_earlier_decisions() -> Iterator[Found]:
     """The loss per token charges a token with its own log-ratio; the return adds the later ones."""
     errors = []
     for problem in trees():
@@ -306,25 +270,7 @@ def local_and_earlier_decisions() -> Evidence:
         )
         errors.append(apart(mean(t.p, ahead), kl_gradient(problem)))
         errors.append(differs(mean(t.p, differentiated("k2", problem, per_token=True)), kl_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "The whole return gives the gradient of the KL of sequences; the charge of each token alone does "
-            "not."
-        ),
-    )
-
-
-@claim("WZ-8.2-suitable", how="reading")
-def what_each_form_is_for() -> Evidence:
-    """A recommendation; the facts behind it are the other rows of the table."""
-    return Evidence(
-        needs=JUDGEMENT,
-        note=(
-            "Without a baseline both forms of a whole sample are one vector. They differ where advantages "
-            "are centered, scaled or spread over tokens."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def critic_is_out(problem: Problem) -> float:
@@ -340,6 +286,6 @@ def critic_is_out(problem: Problem) -> float:
 
 
 @claim("WZ-8.1-independent")
-def the_loss_knows_no_critic() -> Evidence:
+def the_loss_knows_no_critic() -> Iterator[Found]:
     """The KL gradient of the loss is a function of k1 and the score alone, for every baseline."""
-    return Evidence(worst(critic_is_out(near(p, math.log(3))) for p in (*bandits()[:6], trees()[0])))
+    yield from each_form(worst(critic_is_out(near(p, math.log(3))) for p in (*bandits()[:6], trees()[0])))

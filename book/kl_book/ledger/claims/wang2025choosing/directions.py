@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
 from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
 from kl_book.ledger.claims.ground.off_policy import average, in_loss, in_reward, mean_gradient
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
@@ -65,7 +67,7 @@ def _normal(x: torch.Tensor, center: torch.Tensor, log_scale: torch.Tensor) -> t
 
 
 @claim("WZ-1.1-directions")
-def one_direction_seeks_a_mode_the_other_covers() -> Evidence:
+def one_direction_seeks_a_mode_the_other_covers() -> Iterator[Found]:
     """Gaussians fitted to two modes: reverse KL puts them where the mixture is, forward KL spans it."""
     errors = []
     for apart_by in (0.5, 1.0, 1.5, 2.5, 4.0):
@@ -73,14 +75,11 @@ def one_direction_seeks_a_mode_the_other_covers() -> Evidence:
         errors += [less(forward.on_modes, reverse.on_modes), less(reverse.covers, forward.covers)]
     (near, _), (seeking, covering) = _gaussian_fits(0.5), _gaussian_fits(2.5)
     errors += [violation(seeking.smaller_side - 0.01), violation(0.3 - covering.smaller_side)]
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "Gaussians fitted to .6 N(-2.5, .6²) + .4 N(2.5, .6²): mass beside the smaller mode "
-            f"{seeking.smaller_side:.5f} by reverse KL, {covering.smaller_side:.3f} by forward KL. With "
-            f"modes at -0.5 and 0.5 reverse KL has {near.smaller_side:.3f}. A policy that can equal the "
-            "reference does so under both."
-        ),
+        smaller_side=seeking.smaller_side,
+        smaller_side_2=covering.smaller_side,
+        smaller_side_3=near.smaller_side,
     )
 
 
@@ -89,22 +88,15 @@ def _both(logp: torch.Tensor, ref_logp: torch.Tensor) -> tuple[float, float]:
     return float(reverse_kl(logp, ref_logp)), float(forward_kl(logp, ref_logp))
 
 
-@claim("WZ-1.1-rlhf", how="reading")
-def reverse_kl_forbids_to_stray_and_not_to_leave_out() -> Evidence:
+@claim("WZ-1.1-rlhf")
+def reverse_kl_forbids_to_stray_and_not_to_leave_out() -> Iterator[Found]:
     """How common a choice is, and why it is made, is not computed; what each direction forbids is."""
     even, most = (torch.tensor(x).double().log() for x in ([0.5, 0.5], [1.0, 0.0]))
     left_out, strayed = (
         [f"{x:.3f}" if math.isfinite(x) else "infinite" for x in _both(*pair)]
         for pair in ((most, even), (even, most))
     )
-    return Evidence(
-        needs="a survey of RLHF runs; the reason that is given is a judgement",
-        note=(
-            r"With a policy that leaves out half of p, $\KL{q}{p}$ is "
-            rf"{left_out[0]} and $\KL{{p}}{{q}}$ {left_out[1]}. With one that puts half of its mass where p "
-            rf"has none, $\KL{{q}}{{p}}$ is {strayed[0]} and $\KL{{p}}{{q}}$ {strayed[1]}."
-        ),
-    )
+    yield numbers(left_out_0=left_out[0], left_out_1=left_out[1], strayed_0=strayed[0], strayed_1=strayed[1])
 
 
 def _right(how: str, direction: str, problems: tuple[Problem, ...]) -> frozenset[str]:
@@ -124,7 +116,7 @@ def _right(how: str, direction: str, problems: tuple[Problem, ...]) -> frozenset
 
 
 @claim("WZ-1.2-three-choices")
-def each_choice_changes_the_estimate() -> Evidence:
+def each_choice_changes_the_estimate() -> Iterator[Found]:
     """On-policy, reverse KL, differentiated: k2. Another sampler, direction or use: other estimates."""
     before = _right("naive", "reverse", worlds())
     others = {
@@ -134,7 +126,8 @@ def each_choice_changes_the_estimate() -> Evidence:
         "in the reward": _right("reward", "reverse", worlds()),
     }
     text = "; ".join(f"{what}: {', '.join(sorted(right)) or 'none'}" for what, right in others.items())
-    return Evidence(
+    yield from each_form(
         float(not before) + float(sum(right == before for right in others.values())),
-        note=f"Right of k1, k2, k3 as a plain loss on-policy: {', '.join(sorted(before))}. With {text}.",
+        number=", ".join(sorted(before)),
+        text=text,
     )

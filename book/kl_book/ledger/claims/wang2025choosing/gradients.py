@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.off_policy import (
     average,
@@ -27,14 +31,13 @@ from kl_book.ledger.claims.ground.sums import (
     values,
 )
 from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere, trees, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.losses import kl_terms
 from kl_companion.tabular import Problem, exact_field
 
 
 @claim("WZ-5-two-ways")
-def a_differentiated_and_a_detached_penalty() -> Evidence:
+def a_differentiated_and_a_detached_penalty() -> Iterator[Found]:
     """The loss adds beta grad k to -A s; the shaped reward multiplies s by R - beta k: not one algorithm."""
     errors, beta = [], 0.3
     for problem in worlds():
@@ -48,7 +51,7 @@ def a_differentiated_and_a_detached_penalty() -> Evidence:
             errors.append(apart(loss[:, None, None] * t.score, written))
             expected = [average(c[:, None, None] * t.score, problem) for c in (loss, shaped)]
             errors.append(differs(expected[0], expected[1]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _value(name: str, logp: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -63,7 +66,7 @@ def _off(problem: Problem, update: torch.Tensor) -> float:
 
 
 @claim("WZ-5-requires")
-def shaped_rewards_need_accurate_values() -> Evidence:
+def shaped_rewards_need_accurate_values() -> Iterator[Found]:
     """A value that is wrong by a constant gives the right update; the accurate k3 gives a wrong one."""
     unharmed, corrected, off, length = [], [], [], []
     for problem in all_worlds():
@@ -79,40 +82,30 @@ def shaped_rewards_need_accurate_values() -> Evidence:
         if problem.behavior_logits is None and len(set(problem.completion_mask.sum(-1).tolist())) > 1:
             longer = x + 0.1 * problem.completion_mask.sum(-1)  # a tenth of a nat per token
             length.append(_off(problem, average(times_score(longer, problem), problem)))
-    return Evidence(
+    yield from each_form(
         share_of_cases(unharmed),
         share_of_cases(corrected),
-        unit="share of cases",
-        correction=(
-            r"An accurate value is neither needed nor enough for the policy-gradient term: what counts is "
-            r"$\E[s k]$."
-        ),
-        counterexample=(
-            f"$k_1 + 5$ is wrong by 5 nats, and its expected update is that of $k_1$ in all {len(unharmed)} "
-            "worlds"
-        ),
-        practice=(
-            f"$k_3$ has the accurate value, and its update is off by {min(off):.0%} to {max(off):.0%} of the "
-            "right one. A constant per answer only changes the logged reward. A constant per token is no "
-            "constant per answer: a tenth of a nat shifts the update in trees with end-of-sequence by "
-            f"{min(length):.0%} to {max(length):.0%}."
-        ),
+        number_of_unharmed=len(unharmed),
+        min_off=min(off),
+        max_off=max(off),
+        min_length=min(length),
+        max_length=max(length),
     )
 
 
 @claim("WZ-6.1-basic")
-def gradients_of_single_estimates() -> Evidence:
+def gradients_of_single_estimates() -> Iterator[Found]:
     """grad k1 = s, grad k2 = k1 s, grad k3 = (1 - p/q) s, for every sample."""
     errors = []
     for problem in worlds():
         s, x = terms(problem).score, log_ratio(problem)[:, None, None]
         wanted = {"k1": s, "k2": x * s, "k3": (1 - (-x).exp()) * s}
         errors += [apart(differentiated(n, problem), w) for n, w in wanted.items()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-6.1-pitfall")
-def expectation_and_derivative_do_not_commute() -> Evidence:
+def expectation_and_derivative_do_not_commute() -> Iterator[Found]:
     """grad E[k1] = grad E[k3] = grad KL, by differentiated sums; E[grad k1] and E[grad k3] are others."""
     errors = []
     for problem in worlds():
@@ -123,7 +116,7 @@ def expectation_and_derivative_do_not_commute() -> Evidence:
         right = kl_gradient(problem)
         errors.append(apart(exact(reduced, problem)[1], right))
         errors += [differs(mean_gradient(name, problem), right) for name in ("k1", "k3")]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _wave(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
@@ -135,7 +128,7 @@ def _product(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
 
 
 @claim("WZ-6.2-exchange")
-def a_fixed_sampler_lets_them_commute() -> Evidence:
+def a_fixed_sampler_lets_them_commute() -> Iterator[Found]:
     """With mu held fixed, the derivative of E_mu[rho f] is E_mu of the derivative; under q it is not."""
     errors = []
     for problem in all_worlds():
@@ -148,35 +141,35 @@ def a_fixed_sampler_lets_them_commute() -> Evidence:
             errors.append(apart(outside, average(in_loss(f, problem), problem)))
             if problem.behavior_logits is None and f != "k2":
                 errors.append(differs(outside, mean_gradient(f, problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-sample-rho-k1")
-def sample_rho_k1() -> Evidence:
+def sample_rho_k1() -> Iterator[Found]:
     """grad(rho k1) = rho s (k1 + 1), of mean grad KL(q||p)."""
-    return Evidence(error_of_gradient_row("k1", "k1 + 1", "reverse_kl"))
+    yield from each_form(error_of_gradient_row("k1", "k1 + 1", "reverse_kl"))
 
 
-@claim("WZ-sample-rho-k2", "WZ-onoff-rho-k2")
-def sample_rho_k2() -> Evidence:
+@claim("WZ-sample-rho-k2")
+def sample_rho_k2() -> Iterator[Found]:
     """grad(rho k2) = rho s (k2 + k1), of mean grad E_q[k2], which is not grad KL(q||p)."""
-    return Evidence(error_of_gradient_row("k2", "k2 + k1", "half_square"))
+    yield from each_form(error_of_gradient_row("k2", "k2 + k1", "half_square"))
 
 
 @claim("WZ-sample-sgrho-k2")
-def sample_detached_k2() -> Evidence:
+def sample_detached_k2() -> Iterator[Found]:
     """grad(sg(rho) k2) = rho s k1, of mean grad KL(q||p)."""
-    return Evidence(error_of_gradient_row("k2", "k1", "reverse_kl", "detached"))
+    yield from each_form(error_of_gradient_row("k2", "k1", "reverse_kl", "detached"))
 
 
 @claim("WZ-sample-rho-k3")
-def sample_rho_k3() -> Evidence:
+def sample_rho_k3() -> Iterator[Found]:
     """grad(rho k3) = rho s k1, of mean grad KL(q||p)."""
-    return Evidence(error_of_gradient_row("k3", "k1", "reverse_kl"))
+    yield from each_form(error_of_gradient_row("k3", "k1", "reverse_kl"))
 
 
 @claim("X-sgrho-k1k3")
-def detached_k1_and_k3() -> Evidence:
+def detached_k1_and_k3() -> Iterator[Found]:
     """The two forms that the table leaves out: no gradient at all, and that of the forward KL."""
     errors = []
     for problem in all_worlds():
@@ -184,49 +177,49 @@ def detached_k1_and_k3() -> Evidence:
         errors.append(apart(average(in_loss("k1", problem, "detached"), problem), 0.0))
         errors.append(apart(average(in_loss("k3", problem, "detached"), problem), forward))
         errors.append(differs(forward, kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-9.2-rho-k2")
-def guide_rho_k2() -> Evidence:
+def guide_rho_k2() -> Iterator[Found]:
     """Off-policy, the attached ratio times k2 has the gradient of E_q[k2] and not of the KL."""
-    return Evidence(error_of_gradient_row("k2", "k2 + k1", "half_square", problems=sampled_elsewhere()))
+    yield from each_form(error_of_gradient_row("k2", "k2 + k1", "half_square", problems=sampled_elsewhere()))
 
 
 @claim("WZ-equivalence")
-def detached_k2_and_attached_k3_are_one_vector() -> Evidence:
+def detached_k2_and_attached_k3_are_one_vector() -> Iterator[Found]:
     """For every sample, on- and off-policy, the two gradients are the same."""
-    return Evidence(worst(apart(in_loss("k2", p, "detached"), in_loss("k3", p)) for p in all_worlds()))
+    yield from each_form(worst(apart(in_loss("k2", p, "detached"), in_loss("k3", p)) for p in all_worlds()))
 
 
 @claim("WZ-9.1-onpolicy")
-def naive_k2_and_attached_k3_on_policy() -> Evidence:
+def naive_k2_and_attached_k3_on_policy() -> Iterator[Found]:
     """On-policy, k2 without a ratio and k3 with the ratio in the graph have one gradient per sample."""
-    return Evidence(worst(apart(differentiated("k2", p), in_loss("k3", p)) for p in worlds()))
+    yield from each_form(worst(apart(differentiated("k2", p), in_loss("k3", p)) for p in worlds()))
 
 
 @claim("WZ-naive-k1")
-def naive_k1() -> Evidence:
+def naive_k1() -> Iterator[Found]:
     """E[grad k1] = 0."""
-    return Evidence(worst(apart(mean_gradient("k1", p), 0.0) for p in worlds()))
+    yield from each_form(worst(apart(mean_gradient("k1", p), 0.0) for p in worlds()))
 
 
 @claim("WZ-naive-k2")
-def naive_k2() -> Evidence:
+def naive_k2() -> Iterator[Found]:
     """E[grad k2] = grad KL(q||p), and of k1, k2, k3 it is the only one."""
     errors = [apart(mean_gradient("k2", p), kl_gradient(p)) for p in worlds()]
     errors += [differs(mean_gradient(n, p), kl_gradient(p)) for n in ("k1", "k3") for p in worlds()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-naive-k3")
-def naive_k3() -> Evidence:
+def naive_k3() -> Iterator[Found]:
     """E[grad k3] = grad KL(p||q)."""
-    return Evidence(worst(apart(mean_gradient("k3", p), exact(forward_kl, p)[1]) for p in worlds()))
+    yield from each_form(worst(apart(mean_gradient("k3", p), exact(forward_kl, p)[1]) for p in worlds()))
 
 
 @claim("WZ-9.4-rho1")
-def a_literal_one_loses_the_score() -> Evidence:
+def a_literal_one_loses_the_score() -> Iterator[Found]:
     """With rho detached on-policy, rho k1 and rho k3 have the naive gradients, sample by sample."""
     errors = []
     for problem in worlds():
@@ -234,19 +227,19 @@ def a_literal_one_loses_the_score() -> Evidence:
             errors.append(apart(in_loss(name, problem, "detached"), differentiated(name, problem)))
             errors.append(differs(average(in_loss(name, problem, "detached"), problem), kl_gradient(problem)))
             errors.append(apart(average(in_loss(name, problem), problem), kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-6.3-special")
-def k2_without_a_ratio_is_right_on_policy_only() -> Evidence:
+def k2_without_a_ratio_is_right_on_policy_only() -> Iterator[Found]:
     """On-policy E[grad k2] is grad KL; under another sampler E_mu[grad k2] is not."""
     errors = [apart(mean_gradient("k2", p), kl_gradient(p)) for p in worlds()]
     errors += [differs(mean_gradient("k2", p), kl_gradient(p)) for p in sampled_elsewhere()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-deepseek")
-def attached_k3_is_right_in_value_and_gradient() -> Evidence:
+def attached_k3_is_right_in_value_and_gradient() -> Iterator[Found]:
     """E_mu[rho k3] = KL and E_mu[grad(rho k3)] = grad KL: of whole samples; per token, states stay fixed."""
     whole, per_token = [], []
     for problem in all_worlds():
@@ -255,13 +248,7 @@ def attached_k3_is_right_in_value_and_gradient() -> Evidence:
         whole += [apart(value, kl), apart(average(in_loss("k3", problem), problem), gradient)]
         if problem.rows.shape[1] > 1:
             per_token.append(differs(_per_token(problem, "token"), gradient))
-    return Evidence(
-        max(worst(whole), worst(per_token)),
-        note=(
-            "Tested on single decisions and on whole sequences with their whole ratio. With one ratio per "
-            "token the mean is the gradient of each next token's KL in the states that mu visits."
-        ),
-    )
+    yield from each_form(max(worst(whole), worst(per_token)))
 
 
 def _per_token(problem: Problem, scope: str) -> torch.Tensor:
@@ -282,7 +269,7 @@ def _states_fixed(problem: Problem) -> torch.Tensor:
 
 
 @claim("WZ-scope-token")
-def conclusions_for_single_tokens() -> Evidence:
+def conclusions_for_single_tokens() -> Iterator[Found]:
     """Per token, naive k2 and rho k3 have the gradient of the KL of next tokens, visited states held fixed.
 
     Of whole samples they have that of the KL of sequences, to which the two per token do not add up.
@@ -298,11 +285,4 @@ def conclusions_for_single_tokens() -> Evidence:
         errors.append(apart(average(in_loss("k3", problem), problem), kl_gradient(problem)))
     small = trees()[0]
     sequences, tokens = kl_gradient(small), average(differentiated("k2", small, per_token=True), small)
-    return Evidence(
-        worst(errors),
-        note=(
-            "Token terms have the gradient of each next token's KL in the visited states. The KL of "
-            "sequences needs whole sequences: with two binary tokens the first prefix gets a gradient of "
-            f"norm {float(tokens[0].norm()):.4f} from token terms, {float(sequences[0].norm()):.4f} from it."
-        ),
-    )
+    yield from each_form(worst(errors), float=float(tokens[0].norm()), float_2=float(sequences[0].norm()))

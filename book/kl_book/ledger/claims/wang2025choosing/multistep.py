@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, worst
 from kl_book.ledger.claims.ground.groups import (
     centered_gradient,
@@ -16,7 +19,6 @@ from kl_book.ledger.claims.ground.groups import (
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.sums import kl_gradient, mean, terms
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, prefix_tree
 
 
@@ -62,7 +64,7 @@ def _charges(problem: Problem) -> dict[str, torch.Tensor]:
 
 
 @claim("WZ-7.1-multistep")
-def several_steps_need_weights_or_values() -> Evidence:
+def several_steps_need_weights_or_values() -> Iterator[Found]:
     """The token's own ratio is not enough; a ratio for every step is, or values after the token's product."""
     errors, with_values = [], []
     for problem in steps_elsewhere():
@@ -73,13 +75,11 @@ def several_steps_need_weights_or_values() -> Evidence:
         with_values.append(found["own token, values"])
     for problem in trees():  # on-policy all of them are right
         errors += [apart(_update(problem, c), kl_gradient(problem)) for c in _charges(problem).values()]
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "Values replace the ratios after a token; the product of those up to it stays, because mu visits "
-            "other prefixes. With the token's own ratio and values alone the update is off by "
-            f"{min(with_values):.3f} to {max(with_values):.3f}, in {len(with_values)} trees."
-        ),
+        min_with_values=min(with_values),
+        max_with_values=max(with_values),
+        number_of_with_values=len(with_values),
     )
 
 
@@ -97,7 +97,7 @@ def _advantages(problem: Problem, critic: torch.Tensor, decay: float) -> torch.T
 
 
 @claim("WZ-7.2-extra-bias")
-def where_more_bias_comes_from() -> Evidence:
+def where_more_bias_comes_from() -> Iterator[Found]:
     """A wrong critic inside GAE and a division by the group's spread bias the update; a baseline does not."""
     errors = []
     for problem in trees():
@@ -118,11 +118,4 @@ def where_more_bias_comes_from() -> Evidence:
         errors.append(apart(plain, kl))
         cosines.append(float((found * kl).sum() / (found.norm() * kl.norm())))
     errors.append(less(max(cosines), 1.0, by=1e-4))
-    return Evidence(
-        worst(errors),
-        note=(
-            "A critic that errs biases GAE with a decay below 1. At decay 1 it is a plain baseline and "
-            "biases nothing. Division by the group's standard deviation turns the expected update (cosine "
-            f"{min(cosines):.3f} to {max(cosines):.4f})."
-        ),
-    )
+    yield from each_form(worst(errors), min_cosines=min(cosines), max_cosines=max(cosines))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
 from kl_book.ledger.claims.ground.learning import (
     training_is_stable,
@@ -28,8 +32,6 @@ from kl_book.ledger.claims.ground.sums import (
     values,
 )
 from kl_book.ledger.claims.ground.worlds import all_worlds, near, sampled_elsewhere, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import FORMULA_LOST
 from kl_companion.tabular import Problem
 
 
@@ -42,7 +44,7 @@ def _unseen(x: torch.Tensor, problem: Problem) -> torch.Tensor:
 
 
 @claim("WZ-7.1-condition")
-def condition_on_a_detached_estimate() -> Evidence:
+def condition_on_a_detached_estimate() -> Iterator[Found]:
     """The update is right exactly where E[s k] = E[s k1]: tested on estimates on both sides of it.
 
     Right are k1 plus a constant and k1 plus any function whose projection on the score is taken away.
@@ -61,13 +63,13 @@ def condition_on_a_detached_estimate() -> Evidence:
             condition = apart(average(times_score(k, problem), problem), kl_gradient(problem))
             errors.append(abs(beta * condition - apart(update, true)))
             errors.append(apart(update, true) if right else differs(update, true))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-7.1-k1")
-def log_ratio_in_the_reward() -> Evidence:
+def log_ratio_in_the_reward() -> Iterator[Found]:
     """E[s k1] = grad KL(q||p)."""
-    return Evidence(update_is_right("k1"))
+    yield from each_form(update_is_right("k1"))
 
 
 def _field(name: str, wanted: str) -> float:
@@ -89,28 +91,19 @@ def _field(name: str, wanted: str) -> float:
 
 
 @claim("WZ-7.1-k3")
-def reduced_value_in_the_reward() -> Evidence:
+def reduced_value_in_the_reward() -> Iterator[Found]:
     """E[s k3] = grad KL(q||p) - grad KL(p||q)."""
-    return Evidence(
-        _field("k3", "both"),
-        note=(
-            "Near the reference both gradients cancel: the update is of second order in the log-ratios, "
-            "that of $k_1$ of first order."
-        ),
-    )
+    yield from each_form(_field("k3", "both"))
 
 
 @claim("WZ-7.1-k2")
-def half_square_in_the_reward() -> Evidence:
+def half_square_in_the_reward() -> Iterator[Found]:
     """E[s k2] = grad E_q[k2] - grad KL(q||p), which is not grad KL(q||p)."""
-    return Evidence(
-        _field("k2", "square"),
-        note=f"{FORMULA_LOST} Near the reference this update is of second order in the log-ratios.",
-    )
+    yield from each_form(_field("k2", "square"))
 
 
 @claim("WZ-7.1-mixture")
-def no_pure_regularization_is_left() -> Evidence:
+def no_pure_regularization_is_left() -> Iterator[Found]:
     """k3 in the reward minimizes KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
     errors = []
     found = []
@@ -118,11 +111,11 @@ def no_pure_regularization_is_left() -> Evidence:
         problem = two_policies((1 - d, d), (0.5, 0.5))
         found.append(exact(reverse_kl, problem)[0] - exact(forward_kl, problem)[0])
     errors += [less(b, a - 5) for a, b in itertools.pairwise(found)]
-    return Evidence(max(worst(errors), _field("k3", "both"), training_is_unstable("k3")))
+    yield from each_form(max(worst(errors), _field("k3", "both"), training_is_unstable("k3")))
 
 
 @claim("WZ-7.1-offpolicy")
-def one_ratio_is_enough() -> Evidence:
+def one_ratio_is_enough() -> Iterator[Found]:
     """Off-policy E_mu[rho s (R - beta k1)] is the gradient wanted; a second ratio on k1 spoils it."""
     errors = []
     for problem in sampled_elsewhere():
@@ -134,40 +127,35 @@ def one_ratio_is_enough() -> Evidence:
         )
         errors += [apart(once, true), differs(twice, true)]
         errors.append(differs(average(in_reward("k3", problem), problem), kl_gradient(problem)))
-    return Evidence(
-        worst(errors), note="Tested on single decisions and on whole sequences with their whole ratio."
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("WZ-7.1-shah", how="reading")
-def stable_and_unstable_training() -> Evidence:
+@claim("WZ-7.1-shah")
+def stable_and_unstable_training() -> Iterator[Found]:
     """The report is about language models; exact training on bandits shows the same split."""
-    return Evidence(
-        needs="the runs of shah2025comedy: language models trained with k1 and with k3 in the reward",
-        note=f"On bandits, $k_1$: {what_training_did('k1')}. $k_3$: {what_training_did('k3')}.",
-    )
+    yield numbers(what_training_did=what_training_did("k1"), what_training_did_2=what_training_did("k3"))
 
 
 @claim("WZ-7.2-k1")
-def seven_two_k1() -> Evidence:
+def seven_two_k1() -> Iterator[Found]:
     """k1: unbiased value, right update, stable training."""
     errors = [value_is_unbiased("k1"), update_is_right("k1"), training_is_stable("k1")]
-    return Evidence(worst(errors), note=f"Stable: {what_training_did('k1')}.")
+    yield from each_form(worst(errors), what_training_did=what_training_did("k1"))
 
 
 @claim("WZ-7.2-k2")
-def seven_two_k2() -> Evidence:
+def seven_two_k2() -> Iterator[Found]:
     """k2: biased value, wrong update, and training that leads away from the reference."""
     errors = [update_is_wrong("k2"), training_is_unstable("k2")]
     errors += [differs(bias_of_value("k2", p), 0.0, by=1e-9) for p in worlds()]
-    return Evidence(worst(errors), note=f"Not advised: {what_training_did('k2')}.")
+    yield from each_form(worst(errors), what_training_did=what_training_did("k2"))
 
 
 @claim("WZ-7.2-k3")
-def seven_two_k3() -> Evidence:
+def seven_two_k3() -> Iterator[Found]:
     """k3: unbiased value, wrong update, can collapse."""
     errors = [value_is_unbiased("k3"), update_is_wrong("k3"), training_is_unstable("k3")]
-    return Evidence(worst(errors), note=f"Can collapse: {what_training_did('k3')}.")
+    yield from each_form(worst(errors), what_training_did=what_training_did("k3"))
 
 
 @claim("WZ-9.3-k1")
@@ -177,10 +165,10 @@ def nine_three_k1() -> Evidence:
 
 
 @claim("WZ-9.3-k2")
-def nine_three_k2() -> Evidence:
+def nine_three_k2() -> Iterator[Found]:
     """k2: biased value, wrong update."""
     errors = [_field("k2", "square"), *(differs(bias_of_value("k2", p), 0.0, by=1e-9) for p in worlds())]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-9.3-k3")
@@ -194,7 +182,7 @@ def nine_three_k3() -> Evidence:
 
 
 @claim("WZ-9.4-axes")
-def value_and_gradient_are_two_axes() -> Evidence:
+def value_and_gradient_are_two_axes() -> Iterator[Found]:
     """All four combinations of an unbiased value and a right gradient occur."""
     errors = []
     for problem in worlds():
@@ -204,10 +192,4 @@ def value_and_gradient_are_two_axes() -> Evidence:
         errors += [abs(bias_of_value("k3", problem)), differs(average(in_reward("k3", problem), problem), kl)]
         errors += [differs(bias_of_value("k2", problem), 0.0, by=1e-9), apart(k2_in_loss, kl)]
         errors.append(differs(average(in_reward("k2", problem), problem), kl))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Right with $k_1$ in the reward are both, with $k_3$ there the value alone, with $k_2$ in the "
-            "loss the gradient alone, with $k_2$ in the reward neither."
-        ),
-    )
+    yield from each_form(worst(errors))

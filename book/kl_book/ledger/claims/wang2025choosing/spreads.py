@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import hedged, less, worst
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.spreads import (
@@ -19,7 +23,6 @@ from kl_book.ledger.claims.ground.spreads import (
 )
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
 from kl_book.ledger.claims.ground.worlds import hedge_bandits, hedge_trees, near, two_policies, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import HEDGE_SHARE
 from kl_companion.tabular import Problem, bandit
 
@@ -43,7 +46,7 @@ def reduced_value_has_a_low_variance() -> Evidence:
 
 
 @claim("WZ-4-blowup")
-def reduced_value_blows_up_far_away() -> Evidence:
+def reduced_value_blows_up_far_away() -> Iterator[Found]:
     """Where p/q is large on a rare sample, the variance of k3 passes that of k1 and has no bound."""
     found = [two_policies((1 - d, d), (0.5, 0.5)) for d in (1e-2, 1e-4, 1e-6)]
     errors = [less(value_variance("k1", p), value_variance("k3", p)) for p in found]
@@ -51,7 +54,7 @@ def reduced_value_blows_up_far_away() -> Evidence:
     errors += [
         less(50 * value_variance("k3", a), value_variance("k3", b)) for a, b in itertools.pairwise(found)
     ]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _close(problem: Problem) -> bool:
@@ -59,7 +62,7 @@ def _close(problem: Problem) -> bool:
 
 
 @claim("WZ-4-safest")
-def reduced_value_is_the_safest_near_the_reference() -> Evidence:
+def reduced_value_is_the_safest_near_the_reference() -> Iterator[Found]:
     """With p/q bounded k3 has no bias and, of both unbiased values, the smaller variance; often elsewhere."""
     errors = [abs(bias_of_value("k3", p)) for p in worlds()]
     bound = WITHIN["k3"]
@@ -68,11 +71,12 @@ def reduced_value_is_the_safest_near_the_reference() -> Evidence:
     errors.append(float(not larger("k3", just_beyond())))
     drawn = (*hedge_bandits(), *hedge_trees())
     found = {small: [not larger("k3", p) for p in drawn if _close(p) == small] for small in (True, False)}
-    return Evidence(
+    yield from each_form(
         max(worst(errors), hedged(found[True])),
-        note=(
-            f"Of the fixed worlds with a KL of at most 0.1, $k_3$ has the smaller variance in "
-            f"{sum(found[True])} of {len(found[True])} ({HEDGE_SHARE:.0%} would do), of the others in "
-            f"{sum(found[False])} of {len(found[False])}. It always has where $p/q \\le {K3_BOUND:.2f}$."
-        ),
+        sum=sum(found[True]),
+        number=len(found[True]),
+        HEDGE_SHARE=HEDGE_SHARE,
+        sum_2=sum(found[False]),
+        number_2=len(found[False]),
+        K3_BOUND=K3_BOUND,
     )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form, numbers
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.errors import apart, degree, differs, less, violation, worst
 from kl_book.ledger.claims.ground.off_policy import (
     average,
@@ -41,8 +45,7 @@ from kl_book.ledger.claims.ground.worlds import (
     two_policies,
     worlds,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
-from kl_book.ledger.claims.standard import FORMULA_LOST, JUDGEMENT, TOLERANCE
+from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 
 RATIO = rf"$p/q \le \sqrt{{e}}$ = {math.sqrt(math.e):.3f} for everything that is sampled"
@@ -108,13 +111,13 @@ def order(*others: float, problems: tuple[Problem, ...] | None = None) -> Eviden
 
 
 @claim("WZ-var-identity")
-def difference_of_variances() -> Evidence:
+def difference_of_variances() -> Iterator[Found]:
     """Cov(rho k1) - Cov(rho k3) = E_mu[rho^2 (2 k1 + 1) s s^T], and with it in every direction."""
     errors = []
     for problem in all_worlds():
         one, other = (covariance(in_loss(n, problem), problem) for n in ("k1", "k3"))
         errors.append(apart(one - other, excess_covariance(problem)) / (1 + float(one.abs().max())))
-    return Evidence(worst(errors), note=f"{FORMULA_LOST} Both losses have one mean, the gradient of the KL.")
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-gradvar")
@@ -193,7 +196,7 @@ def guide_detached_k2() -> Evidence:
 
 
 @claim("WZ-var-small")
-def close_to_the_reference_the_difference_is_the_noise() -> Evidence:
+def close_to_the_reference_the_difference_is_the_noise() -> Iterator[Found]:
     """As log(p/q) tends to 0 everywhere, the difference of variances tends to E_mu[rho^2 (s.u)^2] > 0."""
     against = []
     for problem in all_worlds():
@@ -203,20 +206,11 @@ def close_to_the_reference_the_difference_is_the_noise() -> Evidence:
             gap = (excess_covariance(close) - noise).abs().max() / noise.abs().max()
             against.append(float(gap) > 2 * bound or not nowhere_less(excess_covariance(close)))
     tiny = rare(1e-5)
-    return Evidence(
+    yield from each_form(
         share_of_cases(not nowhere_less(excess_covariance(p)) for p in (*regime(), tiny)),
         inside=share_of_cases(against),
-        unit="share of cases",
-        condition=f"small is every log-ratio; a small KL alone leaves rare ones large. Enough is {RATIO}",
-        given=(
-            "implied by section 6.3, which expands in p/q - 1 for each sample and says that beyond this "
-            r"neighborhood the sign of $2 k_1 + 1$ is open; the formula itself is missing in the copy read"
-        ),
-        counterexample=(
-            "policy (1 - d, d), reference (1 - 4d, 4d), sampled from the policy, d = 0.00001: the KL is "
-            rf"{exact(reverse_kl, tiny)[0]:.2g}, and $\rho k_1$ has "
-            rf"{total('k1', tiny) / total('k3', tiny):.2f} times the variance of $\rho k_3$"
-        ),
+        number=exact(reverse_kl, tiny)[0],
+        number_2=total("k1", tiny) / total("k3", tiny),
     )
 
 
@@ -231,7 +225,7 @@ def regime() -> tuple[Problem, ...]:
 
 
 @claim("WZ-var-regime")
-def a_nearby_sampler_settles_the_order() -> Evidence:
+def a_nearby_sampler_settles_the_order() -> Iterator[Found]:
     """With mu near q and a constrained KL, rho k1 has the higher variance: usually, and not for certain."""
     small = rare(0.01)
     nearby = small._replace(behavior_logits=small.logits + 0.1 * (small.ref_logits - small.logits))
@@ -239,31 +233,22 @@ def a_nearby_sampler_settles_the_order() -> Evidence:
     bounded = [near(p) for p in cases]
     one, other = total("k1", nearby), total("k3", nearby)
     in_total = [total("k1", p) / total("k3", p) for p in regime()]
-    return Evidence(
+    yield from each_form(
         share_of_cases(not nowhere_less(excess_covariance(p)) for p in cases),
         inside=share_of_cases(not nowhere_less(excess_covariance(p)) for p in bounded),
-        unit="share of cases",
-        condition=CONDITION,
-        counterexample=(
-            f"policy (0.99, 0.01), reference (0.96, 0.04), KL {exact(reverse_kl, nearby)[0]:.4f}, sampler a "
-            rf"tenth of the way back: $\rho k_1$ has variance {one:.4f}, $\rho k_3$ {other:.4f}"
-        ),
-        correction=(
-            r"With a small KL and a nearby sampler $\rho k_1$ usually has the higher variance. It is certain "
-            f"where {RATIO}, whatever the sampler: a small KL does not bound the ratio of rare samples."
-        ),
-        practice=(
-            f"Of {len(in_total)} fixed bandits and trees with a KL of at most {CLOSE} and such a sampler, "
-            rf"$\rho k_1$ has the higher variance in {sum(x > 1 for x in in_total)} if it is summed over "
-            f"parameters, at the median {float(torch.tensor(in_total).median()):.0f} times, and in "
-            f"{sum(nowhere_less(excess_covariance(p)) for p in regime())} in every direction. To prefer "
-            r"$\rho k_3$ stays right."
-        ),
+        number=exact(reverse_kl, nearby)[0],
+        one=one,
+        other=other,
+        number_of_in_total=len(in_total),
+        CLOSE=CLOSE,
+        sum=sum(x > 1 for x in in_total),
+        float=float(torch.tensor(in_total).median()),
+        sum_2=sum(nowhere_less(excess_covariance(p)) for p in regime()),
     )
 
 
 @claim("WZ-6.3-O1noise")
-def noise_of_order_one() -> Evidence:
+def noise_of_order_one() -> Iterator[Found]:
     """rho k1 - rho k3 is rho s per sample, of mean 0; the rest shrinks like log(p/q), this does not."""
     errors = []
     for problem in all_worlds():
@@ -281,7 +266,7 @@ def noise_of_order_one() -> Evidence:
             errors.append(violation(left / whole - 1.1 * largest))
             sizes.append(left / largest)
         errors.append(violation(abs(math.log(sizes[0] / sizes[1])) - 0.1))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _neglected(policy: tuple[float, ...], reference: tuple[float, ...], mu_last: float) -> Problem:
@@ -305,7 +290,7 @@ def geometric(count: int) -> Problem:
 
 
 @claim("WZ-offpolicy-extreme")
-def a_sampler_that_neglects_the_policy() -> Evidence:
+def a_sampler_that_neglects_the_policy() -> Iterator[Found]:
     """The variance grows like 1/mu on an arm that mu neglects, and beyond all bounds with tails of rho."""
     policy, errors = (0.3, 0.3, 0.4), []
     for reference in ((0.2, 0.2, 0.6), (0.6, 0.3, 0.1)):
@@ -317,14 +302,7 @@ def a_sampler_that_neglects_the_policy() -> Evidence:
     e = math.e
     at_e = _neglected((0.6, 0.2, 0.2), (0.8 - 0.2 * e + 0.1, 0.1, 0.2 * e), 1e-6)
     tail = three_policies((1 - 1e-6, 1e-6), (0.5, 0.5), (1 - 1e-9, 1e-9))
-    return Evidence(
-        worst(errors),
-        note=(
-            "The neglected arm counts by its gradient and its probability: with p = e q on it, one exact "
-            rf"ratio, $\rho k_1$ keeps variance {total('k1', at_e):.2f}; a ratio of 1000 on an arm of "
-            rf"probability 0.000001 leaves $\rho k_3$ at {total('k3', tail):.2g}."
-        ),
-    )
+    yield from each_form(worst(errors), total=total("k1", at_e), total_2=total("k3", tail))
 
 
 def _clipped(problem: Problem, most: float) -> torch.Tensor:
@@ -332,8 +310,8 @@ def _clipped(problem: Problem, most: float) -> torch.Tensor:
     return (rho(problem).clamp(max=most) * log_ratio(problem))[:, None, None] * terms(problem).score
 
 
-@claim("WZ-offpolicy-clip", how="reading")
-def a_clipped_ratio_under_mismatch() -> Evidence:
+@claim("WZ-offpolicy-clip")
+def a_clipped_ratio_under_mismatch() -> Iterator[Found]:
     """That clipping has to be used is advice; what it does to variance and bias is computed."""
     policy, reference = (0.3, 0.3, 0.4), (0.2, 0.2, 0.6)
     found = [_neglected(policy, reference, mu) for mu in (1e-2, 1e-4, 1e-6)]
@@ -343,18 +321,17 @@ def a_clipped_ratio_under_mismatch() -> Evidence:
         whole.append(total("k3", problem))
         clipped.append(variance(terms(problem).p, cut))
         biases.append(float((average(cut, problem) - wanted).norm() / wanted.norm()))
-    return Evidence(
-        needs=JUDGEMENT,
-        note=(
-            f"As the sampler's probability of an arm falls from 0.01 to 0.000001, the variance of "
-            rf"$\rho k_3$ grows from {whole[0]:.2g} to {whole[-1]:.2g}. With the ratio clipped at 2 it is at "
-            f"most {max(clipped):.2f}, and the gradient is off by {min(biases):.0%} to {max(biases):.0%}."
-        ),
+    yield numbers(
+        whole_0=whole[0],
+        whole_1=whole[-1],
+        max_clipped=max(clipped),
+        min_biases=min(biases),
+        max_biases=max(biases),
     )
 
 
 @claim("WZ-offpolicy-order")
-def extreme_mismatch_voids_the_advantage() -> Evidence:
+def extreme_mismatch_voids_the_advantage() -> Iterator[Found]:
     """rho k3 loses its lower variance to a sampler that neglects an arm which p prefers."""
     policy, reference = (0.45, 0.45, 0.1), (0.35, 0.35, 0.3)
     calm, torn = three_policies(policy, reference, policy), _neglected(policy, reference, 1e-4)
@@ -364,11 +341,11 @@ def extreme_mismatch_voids_the_advantage() -> Evidence:
         for shift in (-4.0, 4.0):
             elsewhere = close._replace(behavior_logits=close.logits + shift * torch.sin(close.logits * 9))
             errors.append(float(not nowhere_less(excess_covariance(elsewhere))))
-    return Evidence(worst(errors), note=f"The advantage remains, under any sampler, where {RATIO}.")
+    yield from each_form(worst(errors))
 
 
 @claim("WZ-1.2-bottom")
-def the_recommended_losses() -> Evidence:
+def the_recommended_losses() -> Iterator[Found]:
     """k2 without a ratio, rho k3, sg(rho) k2, and k1 in the reward have the gradient of the KL."""
     errors = []
     for problem in all_worlds():
@@ -381,7 +358,4 @@ def the_recommended_losses() -> Evidence:
         (right if problem.behavior_logits is None else other).append(differentiated("k2", problem))
         errors += [apart(average(g, problem), kl) for g in right]
         errors += [differs(average(g, problem), kl) for g in other]
-    return Evidence(
-        worst(errors),
-        note=r"Tested on single decisions and on whole sequences. $\rho k_1$ has the right gradient, too.",
-    )
+    yield from each_form(worst(errors))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, hedged, less, turned, violation, worst
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
@@ -37,33 +40,32 @@ from kl_book.ledger.claims.ground.updates import (
     standardized_update,
     token_field,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, bandit
 
 BETA = 0.1
 
 
 @claim("FRPO-B1-k1grad")
-def the_differentiated_k1_has_mean_zero() -> Evidence:
+def the_differentiated_k1_has_mean_zero() -> Iterator[Found]:
     """The score of the sampled token has mean zero."""
     errors = [apart(moments(k1, p)[1], 0.0) for p in positions()]
     errors += [apart(moments(k1, p)[0], exact(reverse_kl, p)[0]) for p in positions()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-B1-k2value")
-def the_mean_of_k2() -> Evidence:
+def the_mean_of_k2() -> Iterator[Found]:
     """Half the variance of the log-ratio and half the square of the KL, which is not the KL."""
     errors = []
     for problem in positions():
         kl, value = exact(reverse_kl, problem)[0], moments(k2, problem)[0]
         errors.append(apart(value, (variance(terms(problem).p, log_ratio(problem)) + kl**2) / 2))
         errors.append(differs(value, kl, by=1e-8))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-B1-k3grad")
-def the_differentiated_k3_has_minus_the_mean_score_of_the_reference() -> Evidence:
+def the_differentiated_k3_has_minus_the_mean_score_of_the_reference() -> Iterator[Found]:
     """-E_ref[score], the gradient of the forward KL, and not that of the reverse KL."""
     errors = []
     for problem in positions():
@@ -71,7 +73,7 @@ def the_differentiated_k3_has_minus_the_mean_score_of_the_reference() -> Evidenc
         errors.append(apart(found, -mean(t.ref_logp.sum(-1).exp(), t.score)))
         errors.append(apart(found, exact_gradient(problem, "forward")))
         errors.append(differs(found, kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _drawn_elsewhere() -> list[Problem]:
@@ -90,7 +92,7 @@ def _off(estimate: Estimate, problem: Problem) -> float:
 
 
 @claim("FRPO-B1-k2off")
-def the_bias_of_k2_with_older_samples() -> Evidence:
+def the_bias_of_k2_with_older_samples() -> Iterator[Found]:
     """Biased, and as a rule less than k1 and k3."""
     errors, smaller = [], []
     for problem in _drawn_elsewhere():
@@ -99,17 +101,13 @@ def the_bias_of_k2_with_older_samples() -> Evidence:
         smaller.append(square < min(others))
         own = problem._replace(behavior_logits=None)
         errors.append(apart(moments(k2, own)[1], exact_gradient(own)))
-    return Evidence(
-        max(worst(errors), hedged(smaller)),
-        note=(
-            f"Less than both in {sum(smaller)} of {len(smaller)} bandits, whose sampler is the policy with a "
-            "quarter of a unit Gaussian added to its logits."
-        ),
+    yield from each_form(
+        max(worst(errors), hedged(smaller)), sum_of_smaller=sum(smaller), number_of_smaller=len(smaller)
     )
 
 
-@claim("FRPO-C.2", "FRPO-C.2-vst")
-def standardized_rewards_have_mean_zero_and_variance_one() -> Evidence:
+@claim("FRPO-C.2")
+def standardized_rewards_have_mean_zero_and_variance_one() -> Iterator[Found]:
     """And the square of the slope of 2 arcsin sqrt p is one over the variance of a Bernoulli mean."""
     errors = []
     for problem in (*graded_pairs(), *graded()):
@@ -117,22 +115,22 @@ def standardized_rewards_have_mean_zero_and_variance_one() -> Evidence:
         errors += [abs(population_mean(problem, x)), apart(population_mean(problem, x**2), 1.0)]
         errors.append(apart(slope("2 arcsin sqrt(p)", p) ** 2 * p * (1 - p), 1.0))
         errors.append(apart(field(x, problem), arcsine_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-E-current")
-def the_sum_begins_with_the_own_log_ratio() -> Evidence:
+def the_sum_begins_with_the_own_log_ratio() -> Iterator[Found]:
     """With it the sum has the gradient of the KL, without it not."""
     errors = []
     for problem in graded_trees():
         ratio = terms(problem).log_ratio
         errors.append(apart(token_field(problem, sum_from_here(ratio)), kl_gradient(problem)))
         errors.append(differs(token_field(problem, later(ratio)), kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-F1-a-preserve", "FRPO-F1-a-alone")
-def the_decoupled_form_leaves_the_reward_part() -> Evidence:
+@claim("FRPO-F1-a-preserve")
+def the_decoupled_form_leaves_the_reward_part() -> Iterator[Found]:
     """Added afterwards, the KL of an answer depends on no other answer, and the reward part is as before."""
     errors = []
     for problem in graded_trees():
@@ -144,7 +142,7 @@ def the_decoupled_form_leaves_the_reward_part() -> Evidence:
     alone = sum_from_here(terms(problem).log_ratio)[index] * problem.completion_mask[index]
     by_group = torch.einsum("git,gitrv->grv", alone, terms(problem).scores[index]) / 2
     errors.append(apart(mean(p, by_group), kl_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _orders(x: torch.Tensor) -> torch.Tensor:
@@ -152,7 +150,7 @@ def _orders(x: torch.Tensor) -> torch.Tensor:
 
 
 @claim("FRPO-F1-b-scale")
-def the_kl_changes_scale_and_order() -> Evidence:
+def the_kl_changes_scale_and_order() -> Iterator[Found]:
     """In groups of three: mean, deviation, and which of two answers has the larger advantage."""
     errors = []
     for problem in graded_trees()[:3]:
@@ -164,14 +162,11 @@ def the_kl_changes_scale_and_order() -> Evidence:
         errors.append(differs(with_kl.std(-1), rewards.std(-1)))
         before, after = (_orders(standardized_or_zero(x)) for x in (rewards, with_kl))
         errors.append(differs(before, after))
-    return Evidence(
-        worst(errors),
-        note=rf"At $\beta$ = {BETA} the order changes among answers of one reward, which were equal before.",
-    )
+    yield from each_form(worst(errors), BETA=BETA)
 
 
 @claim("FRPO-F1-b-sigma")
-def another_deviation_breaks_the_score() -> Evidence:
+def another_deviation_breaks_the_score() -> Iterator[Found]:
     """The deviation is not sqrt(p(1 - p)), and the part of the reward is not the gradient of the arcsine."""
     errors = []
     for problem in graded():
@@ -183,11 +178,11 @@ def another_deviation_breaks_the_score() -> Evidence:
             kl_gradient(problem),
         )
         errors += [apart(found[0], plain / spread), differs(found[0], 1.0)]
-    return Evidence(worst(errors), note=r"The part of the reward is $\sigma/s$ times the gradient of $\ell$.")
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-F1-b-tuning")
-def no_one_coefficient_repairs_all_policies() -> Evidence:
+def no_one_coefficient_repairs_all_policies() -> Iterator[Found]:
     """The coefficient that gives the right direction is beta sqrt(p(1 - p)): another for every pass rate."""
     errors, needed = [], []
     for problem in graded():
@@ -199,17 +194,11 @@ def no_one_coefficient_repairs_all_policies() -> Evidence:
             errors.append(less(0.0, found))
         needed.append(right)
     errors.append(differs(max(needed), min(needed)))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"For one constant $\beta$. A coefficient that follows the pass rate gives the right direction: "
-            "FRPO-4.2-merge."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-F1-b-uniform")
-def all_tokens_of_an_answer_share_the_number() -> Evidence:
+def all_tokens_of_an_answer_share_the_number() -> Iterator[Found]:
     """The update of the shaped reward is that of one number per answer; the KL to go differs by token."""
     errors = []
     for problem in graded_trees():
@@ -218,7 +207,4 @@ def all_tokens_of_an_answer_share_the_number() -> Evidence:
         errors.append(violation(1e-6 - float((to_go[both, 0] - to_go[both, 1]).abs().min())))
         whole = log_ratio(problem)[:, None] * problem.completion_mask
         errors.append(apart(token_field(problem, whole), kl_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note="The expected gradient of the KL is the same either way; what is lost is in its variance.",
-    )
+    yield from each_form(worst(errors))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, violation, worst
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
@@ -15,7 +19,6 @@ from kl_book.ledger.claims.ground.updates import (
     token_field,
 )
 from kl_book.ledger.claims.ground.worlds import trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -27,7 +30,7 @@ def _registered(name: str, problem: Problem) -> torch.Tensor:
 
 
 @claim("FRPO-4.2-centering")
-def sign_and_centering_change_what_a_token_is_charged() -> Evidence:
+def sign_and_centering_change_what_a_token_is_charged() -> Iterator[Found]:
     """Per sample, earlier tokens are charged otherwise by k1 and by k3; with the other sign the KL rises."""
     errors = []
     for problem in trees():
@@ -35,27 +38,21 @@ def sign_and_centering_change_what_a_token_is_charged() -> Evidence:
         errors.append(differs(signed, one_sided))
         to_go = sum_from_here(_registered("k1", problem))
         errors.append(apart(token_field(problem, to_go), kl_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Of single samples. The expected update of the later tokens is the same with $k_1$ and $k_3$ "
-            "(FRPO-6.2.2-samedirection): centering is a matter of variance."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-6.2.1-onesided")
-def the_later_k3_never_raises_a_weight() -> Evidence:
+def the_later_k3_never_raises_a_weight() -> Iterator[Found]:
     """Its sum is never negative; that of k1 is negative for some tokens."""
     errors = []
     for problem in trees():
         signed, one_sided = (later(_registered(name, problem)) for name in ("k1", "k3"))
         errors += [violation(-float(one_sided.min())), violation(float(signed.min()) + 1e-6)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-6.2.2-samedirection")
-def a_penalty_of_one_sign_has_no_direction() -> Evidence:
+def a_penalty_of_one_sign_has_no_direction() -> Iterator[Found]:
     """The expected update of the later k3 is that of the later k1: the score has mean zero."""
     both_signs, corrected = [], []
     for problem in trees():
@@ -64,28 +61,11 @@ def a_penalty_of_one_sign_has_no_direction() -> Evidence:
         both_signs += [bool((row > 0).any() and (row < 0).any()) for row in rows]
         signed = token_field(problem, later(_registered("k1", problem)))
         corrected.append(apart(token_field(problem, later(penalties("k3", problem))), signed))
-    return Evidence(
-        share_of_cases(both_signs),
-        worst(corrected),
-        unit="share of cases",
-        correction=(
-            "A penalty that is always positive pushes in no one direction: what is common to all tokens at a "
-            "prefix has mean zero against the score. The later $k_3$ and the later $k_1$ have the same "
-            "expected update, that of the KL of later tokens."
-        ),
-        counterexample=(
-            f"{len(both_signs)} prefixes of four trees: at each of them the later $k_3$ raises some logits "
-            "and lowers others"
-        ),
-        practice=(
-            "No baseline is needed for the direction; it can lower the variance. The variant of appendix E "
-            "is another matter: it also replaces the token's own log-ratio."
-        ),
-    )
+    yield from each_form(share_of_cases(both_signs), worst(corrected), number_of_both_signs=len(both_signs))
 
 
 @claim("FRPO-6.2.2-baseline")
-def the_length_of_the_answer_is_no_baseline() -> Evidence:
+def the_length_of_the_answer_is_no_baseline() -> Iterator[Found]:
     """T - i knows the later tokens: where an answer may end early it has a mean against the score."""
     printed, corrected, pulls = [], [], []
     for problem in trees():
@@ -100,21 +80,4 @@ def the_length_of_the_answer_is_no_baseline() -> Evidence:
         corrected.append(apart(token_field(problem, later(paid) - per_token * expected_left), wanted))
         if printed[-1] > 1e-9:
             pulls.append(printed[-1])
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        condition="all answers have one length",
-        correction=(
-            "A baseline may depend on the prefix alone (theorem 4.1): the expected number of tokens left "
-            "there does, the number left in this answer does not."
-        ),
-        counterexample=(
-            rf"trees in which token 0 ends an answer: subtracting $(T - i) D$ changes the expected "
-            f"update of the later penalties by {min(pulls):.0%} to {max(pulls):.0%}"
-        ),
-        practice=(
-            "As the penalty is subtracted from the advantage, this baseline pays for every further token: it "
-            "trains longer answers."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), min_pulls=min(pulls), max_pulls=max(pulls))

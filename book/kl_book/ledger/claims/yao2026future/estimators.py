@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
 from kl_book.ledger.claims.ground.estimates import Estimate, exact_forward, exact_reverse, k1, k2, k3
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, variance
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 BIASED = 1e-8  # at least, in every single world
@@ -63,34 +65,34 @@ def _row(estimate: Estimate, value: bool, gradient: bool, positive: bool, *, for
     return worst(errors)
 
 
-@claim("FRPO-tab3-k1", "FRPO-B1-k1value")
-def row_of_k1() -> Evidence:
+@claim("FRPO-tab3-k1")
+def row_of_k1() -> Iterator[Found]:
     """Unbiased, biased, and negative for some tokens."""
-    return Evidence(_row(k1, value=True, gradient=False, positive=False))
+    yield from each_form(_row(k1, value=True, gradient=False, positive=False))
 
 
-@claim("FRPO-tab3-k2", "FRPO-PB.2")
-def row_of_k2() -> Evidence:
+@claim("FRPO-tab3-k2")
+def row_of_k2() -> Iterator[Found]:
     """Biased, unbiased, never negative."""
-    return Evidence(_row(k2, value=False, gradient=True, positive=True))
+    yield from each_form(_row(k2, value=False, gradient=True, positive=True))
 
 
 @claim("FRPO-tab3-k3")
-def row_of_k3() -> Evidence:
+def row_of_k3() -> Iterator[Found]:
     """Unbiased, biased, never negative."""
-    return Evidence(_row(k3, value=True, gradient=False, positive=True))
+    yield from each_form(_row(k3, value=True, gradient=False, positive=True))
 
 
-@claim("FRPO-tab3-k3plus", "FRPO-B1-k3plus")
-def row_of_k3_plus() -> Evidence:
+@claim("FRPO-tab3-k3plus")
+def row_of_k3_plus() -> Iterator[Found]:
     """Unbiased in both, never negative."""
-    return Evidence(_row(k3_plus, value=True, gradient=True, positive=True))
+    yield from each_form(_row(k3_plus, value=True, gradient=True, positive=True))
 
 
 @claim("FRPO-tab3-full")
-def row_of_the_whole_sum() -> Evidence:
+def row_of_the_whole_sum() -> Iterator[Found]:
     """Exact in both, never negative."""
-    return Evidence(_row(exact_reverse, value=True, gradient=True, positive=True))
+    yield from each_form(_row(exact_reverse, value=True, gradient=True, positive=True))
 
 
 # estimate, and whether value and gradient are right under the policy itself
@@ -102,8 +104,8 @@ RIGHT: tuple[tuple[Estimate, bool, bool], ...] = (
 )
 
 
-@claim("FRPO-tab3-off", "FRPO-B1-k1off")
-def older_samples_bias_every_estimate() -> Evidence:
+@claim("FRPO-tab3-off")
+def older_samples_bias_every_estimate() -> Iterator[Found]:
     """What is right under the policy itself is off under another sampler, in value and in gradient."""
     errors = []
     for problem in (p for p in sampled_elsewhere() if p.rows.shape[1] == 1):
@@ -114,50 +116,47 @@ def older_samples_bias_every_estimate() -> Evidence:
             for x, y, z, was_right in zip(here, there, wanted, unbiased, strict=True):
                 errors += [apart(x, z)] if was_right else []
                 errors.append(differs(y, z, by=BIASED))
-    return Evidence(
-        worst(errors),
-        note="Biased means: not right for every sampler. For single samplers a bias can happen to be 0.",
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-tab4-k1", "FRPO-B2-k1grad")
-def row_of_forward_k1() -> Evidence:
+@claim("FRPO-tab4-k1")
+def row_of_forward_k1() -> Iterator[Found]:
     """Unbiased in both under the reference, negative for some tokens."""
-    return Evidence(_row(exchanged(k1), value=True, gradient=True, positive=False, forward=True))
+    yield from each_form(_row(exchanged(k1), value=True, gradient=True, positive=False, forward=True))
 
 
 @claim("FRPO-tab4-k2")
-def row_of_forward_k2() -> Evidence:
+def row_of_forward_k2() -> Iterator[Found]:
     """Biased in both, never negative; the value is half the variance and half the square of the KL."""
     errors = [_row(exchanged(k2), value=False, gradient=False, positive=True, forward=True)]
     for problem in positions():
         t, kl = terms(_from_reference(problem)), exact(forward_kl, problem)[0]
         found = float(mean(t.p, exchanged(k2)(t.logp[:, 0], t.ref_logp[:, 0])))
         errors.append(apart(found, (variance(t.p, t.log_ratio[:, 0]) + kl**2) / 2))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-tab4-k3", "FRPO-B2-k3grad")
-def row_of_forward_k3() -> Evidence:
+@claim("FRPO-tab4-k3")
+def row_of_forward_k3() -> Iterator[Found]:
     """Unbiased in both under the reference, never negative."""
-    return Evidence(_row(exchanged(k3), value=True, gradient=True, positive=True, forward=True))
+    yield from each_form(_row(exchanged(k3), value=True, gradient=True, positive=True, forward=True))
 
 
 @claim("FRPO-tab4-full")
-def row_of_the_whole_forward_sum() -> Evidence:
+def row_of_the_whole_forward_sum() -> Iterator[Found]:
     """Exact in both, never negative."""
-    return Evidence(_row(exact_forward, value=True, gradient=True, positive=True, forward=True))
+    yield from each_form(_row(exact_forward, value=True, gradient=True, positive=True, forward=True))
 
 
 @claim("FRPO-B2-values")
-def values_of_the_forward_estimates() -> Evidence:
+def values_of_the_forward_estimates() -> Iterator[Found]:
     """k1 and k3 unbiased under the reference, k3 never negative, k2 biased."""
     rows = ((k1, True, True, False), (k2, False, False, True), (k3, True, True, True))
-    return Evidence(worst(_row(exchanged(estimate), *is_so, forward=True) for estimate, *is_so in rows))
+    yield from each_form(worst(_row(exchanged(estimate), *is_so, forward=True) for estimate, *is_so in rows))
 
 
 @claim("FRPO-6.2.1-modes")
-def what_each_direction_punishes() -> Evidence:
+def what_each_direction_punishes() -> Iterator[Found]:
     """The forward KL of a token that the policy drops has no bound, nor the reverse KL of one that is new."""
     errors, half = [], (0.5, 0.5)
     forward, reverse = [], []
@@ -169,11 +168,4 @@ def what_each_direction_punishes() -> Evidence:
         errors.append(violation(exact(forward_kl, unlikely)[0] - math.log(2)))
     for costs in (forward, reverse):
         errors += [less(a + 1.0, b) for a, b in pairwise(costs)]
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Two tokens, one of them with probability 1e-12 under one of the two and 1/2 under the other: "
-            f"{forward[-1]:.1f} nats in the direction that punishes it, at most {math.log(2):.2f} in the "
-            f"other."
-        ),
-    )
+    yield from each_form(worst(errors), forward_1=forward[-1], number=math.log(2))

@@ -5,8 +5,12 @@ A penalty is f(u) of the sampled token, u = pi_ref / pi.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
 from kl_book.ledger.claims.ground.sequences import sum_from_here
 from kl_book.ledger.claims.ground.sums import kl_gradient, mean, terms
@@ -28,7 +32,6 @@ from kl_book.ledger.claims.ground.updates import (
     visited_divergence,
 )
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 BETA = 0.1
@@ -46,7 +49,7 @@ def _any_baseline(problem: Problem) -> torch.Tensor:
 
 
 @claim("FRPO-T4.1")
-def gradient_of_a_utility_minus_token_penalties() -> Evidence:
+def gradient_of_a_utility_minus_token_penalties() -> Iterator[Found]:
     """For five f and three utilities, on bandits and trees with and without end-of-sequence."""
     errors = []
     for problem in graded():
@@ -57,39 +60,39 @@ def gradient_of_a_utility_minus_token_penalties() -> Evidence:
                 weight = slope(name, p) * every_token(problem, problem.rewards) - _any_baseline(problem)
                 found = token_field(problem, weight - BETA * regularizer(f, problem))
                 errors.append(apart(found, utility_gradient(problem, name) - BETA * cost))
-    return Evidence(worst(errors), note="One of the five, sin 3u, is not convex: f need not be.")
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-eq4.3-baseline")
-def a_baseline_of_the_prefix_changes_nothing() -> Evidence:
+def a_baseline_of_the_prefix_changes_nothing() -> Iterator[Found]:
     """Any number per prefix has mean zero against the score of the next token."""
     errors = []
     for problem in graded():
         with_it = token_field(problem, regularizer("k3", problem) - _any_baseline(problem))
         errors.append(apart(with_it, penalty_gradient("k3", problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-D3-past")
-def past_penalties_drop_out() -> Evidence:
+def past_penalties_drop_out() -> Iterator[Found]:
     """The penalties before a token have mean zero against its score, those after it have not."""
     errors = []
     for problem in trees():
         paid = penalties("k3", problem)
         errors.append(apart(token_field(problem, paid.cumsum(-1) - paid), 0.0))
         errors.append(differs(token_field(problem, later(paid)), 0.0))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-4.1-analogue")
-def sampled_penalties_average_to_divergences() -> Evidence:
+def sampled_penalties_average_to_divergences() -> Iterator[Found]:
     """E sum_t f(u_t) = the divergences of the visited prefixes, added up."""
     errors = []
     for problem in (*bandits(), *trees()):
         for f in GENERATORS:
             sampled = float(mean(terms(problem).p, penalties(f, problem).sum(-1)))
             errors.append(apart(sampled, visited_divergence(f, problem, problem.logits)))
-    return Evidence(worst(errors), note=r"With weight $\pi$, and f of $\pi_{ref}/\pi$: f = -log u is the KL.")
+    yield from each_form(worst(errors))
 
 
 def through_visits(f: str, problem: Problem) -> torch.Tensor:
@@ -100,7 +103,7 @@ def through_visits(f: str, problem: Problem) -> torch.Tensor:
 
 
 @claim("FRPO-4.1-future")
-def the_effect_on_later_prefixes_starts_one_token_later() -> Evidence:
+def the_effect_on_later_prefixes_starts_one_token_later() -> Iterator[Found]:
     """Through the distribution of later prefixes: the sum over j > i. The local penalty misses j >= i."""
     printed, corrected = [], []
     for problem in trees():
@@ -113,27 +116,11 @@ def the_effect_on_later_prefixes_starts_one_token_later() -> Evidence:
     k3 = [
         relative(token_field(p, sum_from_here(penalties("k3", p))), through_visits("k3", p)) for p in trees()
     ]
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        correction=(
-            r"The effect on later prefixes is the sum over $j > i$. A local penalty misses the sum over $j "
-            r"\ge i$: the effect on later prefixes, and the choice of the token by its own penalty $f(u_i)$."
-        ),
-        counterexample=(
-            f"four trees, f = u - log u - 1: the sum from $j = i$ differs by {min(k3):.0%} to {max(k3):.0%} "
-            "from the effect through the visits"
-        ),
-        practice=(
-            "To add the later penalties to a loss that differentiates its own one is not enough: with $k_3$ "
-            "the token's own part is then still that of the forward KL."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), min_k3=min(k3), max_k3=max(k3))
 
 
 @claim("FRPO-4.1-bandit")
-def the_two_terms_stay_two_in_a_bandit() -> Evidence:
+def the_two_terms_stay_two_in_a_bandit() -> Iterator[Found]:
     """-f'(u) u and f(u) are two gradients there as well, and the divergence has their sum."""
     printed, corrected = [], []
     for problem in bandits():
@@ -145,27 +132,11 @@ def the_two_terms_stay_two_in_a_bandit() -> Evidence:
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     differentiated = float(token_field(small, local_slopes("k3", small))[0, 0])
     whole = float(penalty_gradient("k3", small)[0, 0])
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        correction=(
-            "In a bandit there are no later tokens, and the gradient still has both terms: the derivative of "
-            "the sampled penalty and $f(u)$ times the score. Neither alone is the gradient."
-        ),
-        counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2), f = u - log u - 1, first logit: the differentiated "
-            f"penalty has {differentiated:.4f}, the gradient is {whole:.4f}; for f = -log u it has 0"
-        ),
-        practice=(
-            "A loss that differentiates $k_3$ has the gradient of the forward KL for single decisions too: a "
-            "future sum does not mend that."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), differentiated=differentiated, whole=whole)
 
 
 @claim("FRPO-eq4.5")
-def weight_for_the_reverse_kl() -> Evidence:
+def weight_for_the_reverse_kl() -> Iterator[Found]:
     """A - beta sum of log-ratios from the token on: the gradient of 2 arcsin sqrt p - beta KL."""
     errors = []
     for problem in graded():
@@ -175,7 +146,7 @@ def weight_for_the_reverse_kl() -> Evidence:
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
         dropped = regularizer("k1", problem) - sum_from_here(terms(problem).log_ratio)
         errors.append(apart(dropped, problem.completion_mask))
-    return Evidence(worst(errors), note="The constant that is dropped is 1 for every token.")
+    yield from each_form(worst(errors))
 
 
 def _reverse_k3(problem: Problem) -> torch.Tensor:
@@ -184,18 +155,18 @@ def _reverse_k3(problem: Problem) -> torch.Tensor:
 
 
 @claim("FRPO-eq4.6")
-def weight_for_k3() -> Evidence:
+def weight_for_k3() -> Iterator[Found]:
     """A - beta(-log u_i + later penalties): again the gradient of 2 arcsin sqrt p - beta KL."""
     errors = []
     for problem in graded():
         weight = every_token(problem, standardized(problem, problem.rewards)) - BETA * _reverse_k3(problem)
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
         errors.append(apart(penalty_gradient("k3", problem), kl_gradient(problem)))
-    return Evidence(worst(errors), note="The expected update is that of eq (4.5); its samples are others.")
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-4.3-reg-k3")
-def coefficients_of_the_reverse_k3() -> Evidence:
+def coefficients_of_the_reverse_k3() -> Iterator[Found]:
     """Locally 1 - u_i; in the objective -log u_i and the later penalties, sample by sample."""
     errors = []
     for problem in trees():
@@ -203,17 +174,11 @@ def coefficients_of_the_reverse_k3() -> Evidence:
         errors.append(apart(local_slopes("k3", problem), (1 - u) * problem.completion_mask))
         errors.append(apart(regularizer("k3", problem), _reverse_k3(problem)))
         errors.append(apart(token_field(problem, _reverse_k3(problem)), kl_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Both coefficients are right. The source calls the sum over $j > i$ the missing cost; what the "
-            r"local loss lacks is the sum over $j \ge i$, with its own $f(u_i)$: see FRPO-4.1-future."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-4.3-reg-forward")
-def coefficients_of_the_forward_k3() -> Evidence:
+def coefficients_of_the_forward_k3() -> Iterator[Found]:
     """1 - u_i and the later penalties u log u - u + 1, sample by sample."""
     errors = []
     for problem in trees():
@@ -221,4 +186,4 @@ def coefficients_of_the_forward_k3() -> Evidence:
         printed = (1 - u) * problem.completion_mask + later(penalties("forward", problem))
         errors.append(apart(regularizer("forward", problem), printed))
         errors.append(apart(token_field(problem, printed), penalty_gradient("forward", problem)))
-    return Evidence(worst(errors), note=r"Under samples of $\pi$: E[u log u - u + 1] is the forward KL.")
+    yield from each_form(worst(errors))

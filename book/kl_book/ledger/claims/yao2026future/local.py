@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, violation, worst
 from kl_book.ledger.claims.ground.estimates import k3
 from kl_book.ledger.claims.ground.off_policy import rho
@@ -38,30 +41,29 @@ from kl_book.ledger.claims.ground.worlds import (
     trees,
     two_policies,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
 @claim("FRPO-P3.3")
-def k3_has_an_unbiased_value() -> Evidence:
+def k3_has_an_unbiased_value() -> Iterator[Found]:
     """Its mean over the next token is the KL there."""
     errors = [apart(moments(k3, p)[0], exact(reverse_kl, p)[0]) for p in positions()]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-3.3-nonimplication")
-def an_unbiased_value_has_not_the_gradient() -> Evidence:
+def an_unbiased_value_has_not_the_gradient() -> Iterator[Found]:
     """At one token k3 has the value of the reverse KL and the gradient of the forward KL."""
     errors = []
     for problem in positions():
         value, gradient = moments(k3, problem)
         errors += [apart(value, exact(reverse_kl, problem)[0]), differs(gradient, kl_gradient(problem))]
         errors.append(apart(gradient, exact_gradient(problem, "forward")))
-    return Evidence(worst(errors), note="Not only of later tokens: the gradient is wrong at a single one.")
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-abs-local")
-def the_loss_lacks_the_signal_of_the_penalties() -> Evidence:
+def the_loss_lacks_the_signal_of_the_penalties() -> Iterator[Found]:
     """Differentiated token by token, k3 lacks E sum_i (sum over j >= i of k3_j) score_i."""
     errors = []
     for problem in trees():
@@ -72,25 +74,22 @@ def the_loss_lacks_the_signal_of_the_penalties() -> Evidence:
         errors.append(apart(whole - local, token_field(problem, sum_from_here(penalties("k3", problem)))))
         errors += [differs(whole, local), differs(whole, partial_gradient(problem))]
         errors.append(apart(local, partial_gradient(problem, forward=True)))
-    return Evidence(
-        worst(errors),
-        note="On-policy. The differentiated $k_3$ has the gradient of the forward KL of each token.",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-4.3-localgrad")
-def derivative_of_k3() -> Evidence:
+def derivative_of_k3() -> Iterator[Found]:
     """(1 - u) times the score of the token, for every token of every sequence."""
     errors = []
     for problem in (*bandits(), *trees()):
         t = terms(problem)
         wanted = torch.einsum("it,itrv->irv", (1 - (-t.log_ratio).exp()) * problem.completion_mask, t.scores)
         errors.append(apart(differentiated("k3", problem, per_token=True), wanted))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-P4.3-direct", "FRPO-D3-du")
-def what_a_differentiated_penalty_has_and_lacks() -> Evidence:
+@claim("FRPO-P4.3-direct")
+def what_a_differentiated_penalty_has_and_lacks() -> Iterator[Found]:
     """-f'(u) u times the score, and not the penalties from the token on."""
     errors = []
     for problem in trees():
@@ -102,7 +101,7 @@ def what_a_differentiated_penalty_has_and_lacks() -> Evidence:
             errors.append(apart(local, -by_u * u * problem.completion_mask))
             lacks = penalty_gradient(f, problem) - token_field(problem, local)
             errors.append(apart(token_field(problem, sum_from_here(penalties(f, problem))), lacks))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _same_penalty(u: float) -> float:
@@ -132,7 +131,7 @@ def penalties_without_choice() -> tuple[Problem, ...]:
 
 
 @claim("FRPO-P4.3-except")
-def where_a_local_loss_is_the_gradient() -> Evidence:
+def where_a_local_loss_is_the_gradient() -> Iterator[Found]:
     """If the penalties from the token on, its own among them, do not depend on it; later ones alone: no."""
     printed, inside = [], []
     for problem in bandits():  # no later tokens, so that no later penalty depends on anything
@@ -142,18 +141,11 @@ def where_a_local_loss_is_the_gradient() -> Evidence:
         inside.append(differs(problem.logits.softmax(-1), problem.ref_logits.softmax(-1)))
     for problem in trees():
         inside.append(differs(token_field(problem, local_slopes("k3", problem)), kl_gradient(problem)))
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        unit="relative difference",
-        condition="the future penalties of token i are those from $j = i$ on, its own among them",
-        given=r"stated in 4.1: the score-function term for all future penalties is the sum over $j \ge i$",
-        counterexample=(
-            "read as the penalties after the token: a bandit has none, and the differentiated $k_3$ is "
-            f"up to {max(printed):.0%} away from the gradient on {len(printed)} bandits"
-        ),
-        practice="The exception needs penalties that are the same whichever token is chosen, a coincidence "
-        "in a model. In training, a differentiated $k_3$ is not the gradient of the sequence KL.",
+        max_printed=max(printed),
+        number_of_printed=len(printed),
     )
 
 
@@ -167,7 +159,7 @@ def _own_samples(problem: Problem) -> Problem:
 
 
 @claim("FRPO-4.3-value-off")
-def fresh_log_probs_do_not_mend_the_value() -> Evidence:
+def fresh_log_probs_do_not_mend_the_value() -> Iterator[Found]:
     """Under old samples k3 of the current policy has another mean; with importance weights it is the KL."""
     printed, corrected, inside = [], [], []
     for problem in _elsewhere(length=False):
@@ -177,22 +169,13 @@ def fresh_log_probs_do_not_mend_the_value() -> Evidence:
         inside.append(violation(1e-6 - abs(float(p @ x) - kl)))
     small = three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
     fresh, right = float(terms(small).p @ values("k3", small)), exact(reverse_kl, small)[0]
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            "The value is off with older samples, and importance weights mend it. Fresh log-probabilities on "
-            "old samples do not: the tokens are still those of the older policy."
-        ),
-        counterexample=(
-            "policy (3/4, 1/4), reference and sampler (1/2, 1/2): $k_3$ of the current policy has the mean "
-            f"{fresh:.4f} over the samples, the KL is {right:.4f}"
-        ),
-        practice=(
-            f"On {len(printed)} bandits the value with fresh log-probabilities is off by up to "
-            f"{max(printed):.0%} of the KL."
-        ),
+        fresh=fresh,
+        right=right,
+        number_of_printed=len(printed),
+        max_printed=max(printed),
     )
 
 
@@ -207,7 +190,7 @@ def _weighted(problem: Problem, attached: bool) -> torch.Tensor:
 
 
 @claim("FRPO-4.3-iw")
-def attached_weights_create_the_later_term() -> Evidence:
+def attached_weights_create_the_later_term() -> Iterator[Found]:
     """A differentiated ratio of the whole answer gives the gradient of the KL, later terms included."""
     printed, corrected = [], []
     for problem in _elsewhere(length=True):
@@ -216,29 +199,11 @@ def attached_weights_create_the_later_term() -> Evidence:
         printed.append(relative(_weighted(problem, attached=True), local))
         corrected.append(apart(_weighted(problem, attached=False), local))
     whole = [apart(_weighted(p, attached=True), kl_gradient(p)) for p in _elsewhere(length=True)]
-    return Evidence(
-        worst([*printed, *whole]),
-        worst(corrected),
-        unit="relative difference",
-        condition="the ratio is detached",
-        correction=(
-            "A detached ratio of the whole answer corrects the sampling and adds no later term. A ratio of "
-            r"the whole answer that is differentiated adds exactly that term: the loss $\rho \sum_t k_3$ has "
-            "the gradient of the KL of the sequence."
-        ),
-        counterexample=(
-            r"two trees that another policy samples: $\rho \sum_t k_3$ with the attached ratio of the answer "
-            f"has the gradient of the KL up to rounding, {min(printed):.0%} or more away from the local one"
-        ),
-        practice=(
-            "Whether a weight is differentiated decides what a KL loss optimizes. A detached weight of the "
-            "token alone does neither: prefixes stay those of the older policy."
-        ),
-    )
+    yield from each_form(worst([*printed, *whole]), worst(corrected), min_printed=min(printed))
 
 
 @claim("FRPO-4.3-rho")
-def fixed_log_ratios_are_not_corrected() -> Evidence:
+def fixed_log_ratios_are_not_corrected() -> Iterator[Found]:
     """rho times log-ratios of the rollout is off by the KL from the sampler; recomputed ones are exact."""
     printed, corrected = [], []
     for problem in _elsewhere(length=False):
@@ -249,30 +214,17 @@ def fixed_log_ratios_are_not_corrected() -> Evidence:
         corrected.append(apart(field(ratio * problem.rewards, problem), utility_gradient(problem)))
         drift = kl_gradient(problem._replace(ref_logits=problem.sampled_from))
         corrected.append(apart(kl_gradient(problem) - field(ratio * fixed, problem), drift))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        condition="the log-ratios are recomputed under the current policy at every step",
-        correction=(
-            "With log-ratios of the current policy the KL is corrected as the reward is. With those of the "
-            r"rollout it is not, also to first order: what is missing is $\beta$ times the gradient of "
-            r"$\KL{\pi}{\pi_{old}}$, which grows with the distance from the sampler."
-        ),
-        counterexample=(
-            f"{len(printed)} bandits that another policy samples: with log-ratios of the rollout the KL part "
-            f"differs by {min(printed):.0%} to {max(printed):.0%} from the gradient of the KL, and the "
-            "reward part is exact"
-        ),
-        practice=(
-            "At the first mini-batch of a rollout both are one. The source allows both (appendix E) and runs "
-            "the first, which keeps the pull of the policy at the rollout."
-        ),
+        number_of_printed=len(printed),
+        min_printed=min(printed),
+        max_printed=max(printed),
     )
 
 
 @claim("FRPO-4.3-additive")
-def an_added_penalty_is_averaged_under_the_sampler() -> Evidence:
+def an_added_penalty_is_averaged_under_the_sampler() -> Iterator[Found]:
     """Its mean is the sum over the sampler's probabilities, and not that under the policy."""
     errors = []
     for problem in sampled_elsewhere():
@@ -282,4 +234,4 @@ def an_added_penalty_is_averaged_under_the_sampler() -> Evidence:
         errors.append(differs(mean(terms(problem).p, x), mean(terms(own).p, x)))
         slopes = local_slopes("k3", problem)
         errors.append(differs(token_field(problem, slopes), token_field(own, slopes)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

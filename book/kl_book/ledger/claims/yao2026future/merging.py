@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, turned, worst
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
@@ -24,7 +28,6 @@ from kl_book.ledger.claims.ground.updates import (
     standardized_update,
     token_field,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 
@@ -32,7 +35,7 @@ BETA = 0.1
 
 
 @claim("FRPO-tab5-ppo")
-def a_value_function_carries_the_later_penalties() -> Evidence:
+def a_value_function_carries_the_later_penalties() -> Iterator[Found]:
     """One-step differences of an exact value of r - beta D have the gradient, and so have whole returns."""
     errors = []
     for problem in graded_trees():
@@ -46,10 +49,7 @@ def a_value_function_carries_the_later_penalties() -> Evidence:
         wanted = regularized_gradient(problem, BETA)
         errors += [apart(token_field(problem, one_step), wanted)]
         errors += [apart(token_field(problem, to_go - value), wanted)]
-    return Evidence(
-        worst(errors),
-        note=r"With an exact value function and no discount, for $\lambda$ = 0 and 1 of the advantages.",
-    )
+    yield from each_form(worst(errors))
 
 
 def merged(problem: Problem, beta: float) -> torch.Tensor:
@@ -58,7 +58,7 @@ def merged(problem: Problem, beta: float) -> torch.Tensor:
 
 
 @claim("FRPO-C4.2-only")
-def other_placements_have_the_same_gradient() -> Evidence:
+def other_placements_have_the_same_gradient() -> Iterator[Found]:
     """Half the squared log-ratio of the whole answer, differentiated in the loss, does as well."""
     consistent, corrected = [], []
     for problem in graded():
@@ -69,28 +69,11 @@ def other_placements_have_the_same_gradient() -> Evidence:
         weight = every_token(problem, standardized(problem, problem.rewards))
         to_go = sum_from_here(terms(problem).log_ratio)
         corrected.append(apart(token_field(problem, weight - BETA * to_go), wanted))
-    return Evidence(
-        share_of_cases(consistent),
-        worst(corrected),
-        unit="share of cases",
-        correction=(
-            "The KL must stay outside the standardized reward and charge a token with those after it. After "
-            r"the advantages is one such place. A loss term $\beta \frac12 (\sum_t \delta_t)^2$ of the whole "
-            "answer is another."
-        ),
-        counterexample=(
-            rf"on all {len(consistent)} worlds tried the reward standardized, and $\beta \frac12 "
-            r"(\sum_t \delta_t)^2$ differentiated in the loss, have together the gradient of $2 \arcsin "
-            r"\sqrt p - \beta\,\mathrm{KL}$"
-        ),
-        practice=(
-            "A trainer whose advantages cannot be touched can have the same expected gradient from its loss."
-        ),
-    )
+    yield from each_form(share_of_cases(consistent), worst(corrected), number_of_consistent=len(consistent))
 
 
 @claim("FRPO-4.2-merge")
-def they_can_be_merged_with_the_right_coefficient() -> Evidence:
+def they_can_be_merged_with_the_right_coefficient() -> Iterator[Found]:
     """r - beta sqrt(p(1 - p)) D, standardized, is the decoupled update times one positive factor."""
     kept, corrected, factors = [], [], []
     for problem in graded():
@@ -99,28 +82,18 @@ def they_can_be_merged_with_the_right_coefficient() -> Evidence:
         factor = deviation(problem, problem.rewards) / deviation(problem, merged(problem, BETA))
         corrected.append(apart(standardized_update(problem, merged(problem, BETA)), factor * wanted))
         factors.append(factor)
-    return Evidence(
+    yield from each_form(
         share_of_cases(kept),
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            r"Merged as $r - \beta \sqrt{p(1-p)}\,D$ and standardized, they give the decoupled update times "
-            r"one positive factor per prompt: reward and KL keep their proportion. With a constant $\beta$ "
-            "they do not, and the tokens of an answer share one number per sample either way."
-        ),
-        counterexample=(
-            rf"on all {len(kept)} worlds tried, $\beta$ = {BETA}, the merged reward has the direction of the "
-            f"decoupled update, and {min(factors):.2f} to {max(factors):.2f} times its length"
-        ),
-        practice=(
-            r"In the limit of large groups the coefficient to take is $\beta$ times the deviation of the raw "
-            "rewards; the variance is that of a KL that charges every token with the whole answer."
-        ),
+        number_of_kept=len(kept),
+        BETA=BETA,
+        min_factors=min(factors),
+        max_factors=max(factors),
     )
 
 
 @claim("FRPO-tab5-grpo")
-def row_of_grpo() -> Evidence:
+def row_of_grpo() -> Iterator[Found]:
     """The KL to go beside the standardized reward has the gradient; r - beta D standardized has not."""
     errors = []
     for problem in graded_trees():
@@ -130,10 +103,4 @@ def row_of_grpo() -> Evidence:
         errors.append(apart(token_field(problem, weight - BETA * sum_from_here(ratio)), wanted))
         errors.append(differs(token_field(problem, weight - BETA * ratio), wanted))
         errors.append(less(0.0, turned(standardized_update(problem, shaped(problem, BETA)), wanted)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "For a constant coefficient, without the division of eq (3.1) by the length; for merging with "
-            "another coefficient see FRPO-4.2-merge, for other places FRPO-C4.2-only."
-        ),
-    )
+    yield from each_form(worst(errors))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.sums import exact, log_ratio, reverse_kl, terms
 from kl_book.ledger.claims.ground.updates import every_token, regularized, regularized_gradient
 from kl_book.ledger.claims.ground.worlds import bandits, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 BETA = 0.7
@@ -25,7 +28,7 @@ def optimal(problem: Problem) -> Problem:
 
 
 @claim("FRPO-T5.1")
-def the_best_policy() -> Evidence:
+def the_best_policy() -> Iterator[Found]:
     """There the gradient is 0, and every other policy has beta KL(policy || best) less."""
     errors = []
     for problem in (*bandits(), *trees()):
@@ -34,11 +37,11 @@ def the_best_policy() -> Evidence:
         below = regularized(best, BETA)[0] - regularized(problem, BETA)[0]
         distance = exact(reverse_kl, problem._replace(ref_logits=best.logits))[0]
         errors += [apart(below, BETA * distance), differs(below, 0.0)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-P5.2", "FRPO-T5.3", "FRPO-5.2-adjacent")
-def rewards_along_an_answer() -> Evidence:
+@claim("FRPO-P5.2")
+def rewards_along_an_answer() -> Iterator[Found]:
     """r - beta D is one constant; what is left after a prefix depends on the prefix; steps are log-ratios."""
     errors = []
     for problem in trees():
@@ -52,4 +55,4 @@ def rewards_along_an_answer() -> Evidence:
         after = to_go + BETA * t.log_ratio  # the process reward after the token
         errors.append(apart((after - expected) * inside, BETA * t.log_ratio))
         errors.append(apart(shifted, regularized(best, BETA)[0]))
-    return Evidence(worst(errors), note="The constant is the value of the objective at the best policy.")
+    yield from each_form(worst(errors))

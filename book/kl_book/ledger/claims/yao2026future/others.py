@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from kl_book.ledger.claims.ground.reported import reported
-from kl_book.ledger.claims.standard import UNEXAMINED
-
 MAIN = (
     "training runs of Qwen3-1.7B-Base, Qwen3-4B-Base and Qwen3-30B-A3B-Base on the filtered DAPO-Math-17k "
     "with the source's code and settings, and its test sets"
@@ -46,14 +43,3 @@ OPEN = (
     "FRPO-F1-c",
     "FRPO-G-settings",
 )
-
-for _id in RUNS:
-    reported(_id, MAIN)
-reported(
-    "FRPO-tab1-collapse",
-    MAIN,
-    "the coefficient of the baselines is not printed (table 6). What the update from a standardized r - beta "
-    "D does in the limit of large groups: FRPO-5.1-explains",
-)
-for _id in OPEN:
-    reported(_id, UNEXAMINED)

@@ -7,9 +7,12 @@ deviation of r - beta D.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, turned, worst
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
@@ -40,15 +43,10 @@ from kl_book.ledger.claims.ground.updates import (
     utility_gradient,
 )
 from kl_book.ledger.claims.ground.worlds import two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 
 BETA = 0.1
-IN_THE_REWARD = (
-    r"Standardized, $r - \beta D$ has the update $\frac{1}{s} \nabla (\E[r] - \beta\,\mathrm{KL})$, with "
-    r"$s$ the deviation of $r - \beta D$."
-)
 
 
 def in_the_reward(problem: Problem, beta: float = BETA) -> torch.Tensor:
@@ -56,8 +54,8 @@ def in_the_reward(problem: Problem, beta: float = BETA) -> torch.Tensor:
     return standardized_update(problem, shaped(problem, beta))
 
 
-@claim("FRPO-1-linear", "FRPO-tab5-maxent")
-def without_normalization_reward_and_kl_are_one_reward() -> Evidence:
+@claim("FRPO-1-linear")
+def without_normalization_reward_and_kl_are_one_reward() -> Iterator[Found]:
     """r - beta D as one reward, and the KL from each token on beside the reward, have the same gradient."""
     errors = []
     for problem in graded_trees():
@@ -69,11 +67,11 @@ def without_normalization_reward_and_kl_are_one_reward() -> Evidence:
             apart(token_field(problem, to_go), wanted),
             differs(token_field(problem, own_alone), wanted),
         ]
-    return Evidence(worst(errors), note="Tried on trees; without the later tokens the gradient is another.")
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-1-fuse")
-def a_bent_utility_and_the_kl_do_not_commute() -> Evidence:
+def a_bent_utility_and_the_kl_do_not_commute() -> Iterator[Found]:
     """l(E[r - beta D]) and l(E r) - beta E[D] differ, for the arcsine by more than the KL itself."""
     errors = []
     for problem in graded():
@@ -87,18 +85,11 @@ def a_bent_utility_and_the_kl_do_not_commute() -> Evidence:
             errors.append(differs(apart_from_it, beta * kl))
             if name != "log p":
                 errors.append(less(2 * beta * kl, apart_from_it, by=0.0))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The slope of $2 \arcsin \sqrt p$ is 2 or more, so that the left side is lower by at least "
-            r"twice $\beta\,\mathrm{KL}$, the right side by $\beta\,\mathrm{KL}$. Where the KL "
-            r"exceeds $p/\beta$, the left side is not defined."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("FRPO-1-onescalar")
-def one_number_for_every_token() -> Evidence:
+def one_number_for_every_token() -> Iterator[Found]:
     """In every group the mean and the deviation change; the KL to go differs from token to token."""
     errors = []
     for problem in (graded()[0], graded_trees()[0], graded_trees()[2]):
@@ -118,11 +109,11 @@ def one_number_for_every_token() -> Evidence:
         whole = torch.einsum("gi,girv->grv", advantage, terms(problem).score[index])
         by_token = torch.einsum("gi,gitrv->grv", advantage, terms(problem).scores[index])
         errors.append(apart(whole, by_token))
-    return Evidence(worst(errors), note="Every group of three answers of a bandit and of two trees.")
+    yield from each_form(worst(errors))
 
 
-@claim("FRPO-P3.2-objective", "FRPO-D1-sketch")
-def there_is_no_objective() -> Evidence:
+@claim("FRPO-P3.2-objective")
+def there_is_no_objective() -> Iterator[Found]:
     """The derivatives of the update are not symmetric: it is the gradient of no function."""
     printed, corrected = [], []
     for problem in graded():
@@ -130,23 +121,14 @@ def there_is_no_objective() -> Evidence:
         printed.append(relative(slopes, slopes.T))
         spread = deviation(problem, shaped(problem, BETA))
         corrected.append(apart(in_the_reward(problem), regularized_gradient(problem, BETA) / spread))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            rf"{IN_THE_REWARD} Its direction is that of $\E[r] - \beta\,\mathrm{{KL}}$; with its length, "
-            "which changes from policy to policy, it is the gradient of no function."
-        ),
-        counterexample=(
-            rf"three answers, one right, $\beta$ = {BETA}: the matrix of derivatives of the update differs "
-            f"from its transpose by {printed[0]:.0%} of its size"
-        ),
-        practice=(
-            r"A run with the KL in the reward optimizes $\E[r] - \beta\,\mathrm{KL}$, prompt by prompt, "
-            f"with steps of another length; on {len(graded())} worlds the derivatives are asymmetric by "
-            f"{min(printed):.0%} to {max(printed):.0%}."
-        ),
+        BETA=BETA,
+        printed_0=printed[0],
+        number=len(graded()),
+        min_printed=min(printed),
+        max_printed=max(printed),
     )
 
 
@@ -162,8 +144,8 @@ def _bent_slope(problem: Problem) -> float:
     return 1 / deviation(problem, problem.rewards) + BETA * ahead
 
 
-@claim("FRPO-C1-linear", "FRPO-P3.2-affine")
-def an_affine_utility_is_neither_needed_nor_enough() -> Evidence:
+@claim("FRPO-C1-linear")
+def an_affine_utility_is_neither_needed_nor_enough() -> Iterator[Found]:
     """With two answers the update is the gradient of a bent utility minus the KL; an affine one is not it."""
     against, slopes = [], []
     for problem in graded_pairs():
@@ -181,25 +163,14 @@ def an_affine_utility_is_neither_needed_nor_enough() -> Evidence:
         found = coordinates(in_the_reward(problem), utility_gradient(problem), kl_gradient(problem))
         corrected += [apart(found[0], 1 / spread), apart(found[1], -BETA / spread)]
     widths = [deviation(p, shaped(p, BETA)) for p in graded()]
-    return Evidence(
+    yield from each_form(
         share_of_cases(against),
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            f"{IN_THE_REWARD} Where the gradients of $p$ and of the KL are not parallel this is that of "
-            r"$\ell(p) - \beta\,\mathrm{KL}$ exactly where $\ell'(p) = s = 1$. Whether $\ell$ is affine "
-            r"decides nothing: an affine $\ell$ differs as well, unless $s = 1$."
-        ),
-        counterexample=(
-            "two answers, one of them right: the KL is a function $K(p)$ of the pass rate, and the update is "
-            r"the gradient of $\ell(p) - \beta\,\mathrm{KL}$ with $\ell(p) = 2 \arcsin \sqrt p + \beta "
-            f"K(p)$, whose slope is {min(slopes):.2f} to {max(slopes):.2f} at the policies tried"
-        ),
-        practice=(
-            f"$s$ is {min(widths):.2f} to {max(widths):.2f} on the {len(widths)} worlds tried: dropping the "
-            r"normalization repairs the update ($s$ is no longer divided by), choosing another $\ell$ does "
-            r"not."
-        ),
+        min_slopes=min(slopes),
+        max_slopes=max(slopes),
+        min_widths=min(widths),
+        max_widths=max(widths),
+        number_of_widths=len(widths),
     )
 
 
@@ -215,7 +186,7 @@ def _cancelling() -> tuple[Problem, ...]:
 
 
 @claim("FRPO-P3.2-nonvanishing")
-def the_discrepancy_can_vanish() -> Evidence:
+def the_discrepancy_can_vanish() -> Iterator[Found]:
     """With two answers it vanishes where beta times the difference of the log-ratios is 2 / std(r)."""
     tried = [(p, 1.0) for p in _cancelling()] + [(p, BETA) for p in (*graded_pairs(), *graded())]
     gaps = [apart(in_the_reward(p, b), decoupled_gradient(p, b)) for p, b in tried]
@@ -228,30 +199,20 @@ def the_discrepancy_can_vanish() -> Evidence:
         corrected.append(less(plain, 0.5, by=0.0))
         sizes.append(relative(in_the_reward(problem), decoupled_gradient(problem, BETA)))
     one = _cancelling()[1]
-    return Evidence(
+    yield from each_form(
         share_of_cases(gap <= TOLERANCE for gap in gaps),
         worst(corrected),
-        unit="share of cases",
-        condition="the gradients of the pass rate and of the KL are not parallel",
-        correction=(
-            r"The discrepancy is $(1/s - 1/\sigma) \nabla p - \beta (1/s - 1) \nabla \mathrm{KL}$, with "
-            r"$\sigma = \sqrt{p(1-p)}$. As $\sigma \le 1/2$, both factors are never 0 together; where the "
-            "two gradients are parallel, as with two answers, the sum can be."
-        ),
-        counterexample=(
-            rf"two answers with probability 1/2, one right, $\beta$ = 1, log-ratios that differ by "
-            f"{_difference_of_log_ratios(one):.3g}: both updates have the first entry "
-            f"{float(in_the_reward(one, 1.0)[0, 0]):.4f}"
-        ),
-        practice=(
-            f"Such a policy is far from the reference. On {len(sizes)} bandits and trees with more answers "
-            rf"the two updates differ by {min(sizes):.0%} to {max(sizes):.0%} at $\beta$ = {BETA}."
-        ),
+        difference_of_log_ratios_one=_difference_of_log_ratios(one),
+        float=float(in_the_reward(one, 1.0)[0, 0]),
+        number_of_sizes=len(sizes),
+        min_sizes=min(sizes),
+        max_sizes=max(sizes),
+        BETA=BETA,
     )
 
 
 @claim("FRPO-3.2-structural")
-def no_constant_coefficient_repairs_it() -> Evidence:
+def no_constant_coefficient_repairs_it() -> Iterator[Found]:
     """Beside l(p) - beta KL the direction is wrong, and right for the coefficient beta / sqrt(p(1 - p))."""
     errors, needed, turns = [], [], []
     for problem in graded():
@@ -263,20 +224,11 @@ def no_constant_coefficient_repairs_it() -> Evidence:
         turns.append(turned(in_the_reward(problem), regularized_gradient(problem, BETA)))
         needed.append(effective)
     errors += [differs(max(needed), min(needed)), worst(turns)]
-    return Evidence(
-        worst(errors),
-        note=(
-            r"By the source's own yardstick, eq (4.1): the direction is that of $2 \arcsin \sqrt p - "
-            r"\beta' \mathrm{KL}$ with $\beta' = \beta/\sqrt{p(1-p)}$, here "
-            rf"{min(needed):.2f} to {max(needed):.2f} instead of {BETA}; no constant $\beta$ gives another "
-            r"prompt or policy the right one. Beside $\E[r] - \beta\,\mathrm{KL}$ the direction is exact, "
-            "and only the length of the step is changed."
-        ),
-    )
+    yield from each_form(worst(errors), min_needed=min(needed), max_needed=max(needed), BETA=BETA)
 
 
 @claim("FRPO-5.1-explains")
-def the_proposition_predicts_no_collapse() -> Evidence:
+def the_proposition_predicts_no_collapse() -> Iterator[Found]:
     """In the limit of large groups, the proposition's own, the update always raises E[r] - beta KL."""
     raised, corrected, lengths = [], [], []
     for problem in (*graded_pairs(), *graded()):
@@ -284,29 +236,18 @@ def the_proposition_predicts_no_collapse() -> Evidence:
         raised.append(float((found * wanted).sum()) > 0)
         corrected.append(apart(found * deviation(problem, shaped(problem, BETA)), wanted))
         lengths.append(float(found.norm() / wanted.norm()))
-    return Evidence(
+    yield from each_form(
         share_of_cases(raised),
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            rf"{IN_THE_REWARD} A small step along it raises $\E[r] - \beta\,\mathrm{{KL}}$ at every policy "
-            "but the best one. A collapse needs another cause: finite groups, the step size, the estimate."
-        ),
-        counterexample=(
-            rf"on all {len(raised)} worlds tried (the worlds with rewards 0 and 1, $\beta$ = {BETA}) the "
-            r"update of the proposition has the direction in which $\E[r] - \beta\,\mathrm{KL}$ rises "
-            r"fastest"
-        ),
-        practice=(
-            f"Its steps are {min(lengths):.1f} to {max(lengths):.1f} times as long. In a finite group with "
-            "equal rewards the standardized advantage is that of the log-ratios alone, of unit size for "
-            r"every $\beta$: a cause that the proposition does not speak of."
-        ),
+        number_of_raised=len(raised),
+        BETA=BETA,
+        min_lengths=min(lengths),
+        max_lengths=max(lengths),
     )
 
 
-@claim("FRPO-4.1-rescaled", "FRPO-D1-misweight")
-def the_scale_is_that_of_the_shaped_reward() -> Evidence:
+@claim("FRPO-4.1-rescaled")
+def the_scale_is_that_of_the_shaped_reward() -> Iterator[Found]:
     """What is put into the reward is divided by the deviation of the sum, not by that of the reward."""
     printed, corrected, ratios = [], [], []
     for problem in (*graded_pairs(), *graded()):
@@ -315,28 +256,18 @@ def the_scale_is_that_of_the_shaped_reward() -> Evidence:
         printed.append(relative(in_the_reward(problem), wanted / plain))
         corrected.append(apart(in_the_reward(problem), wanted / spread))
         ratios.append(plain / spread)
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            r"Both are scaled by $1/s$, with $s^2 = p(1-p) - 2\beta\,\mathrm{Cov}[r, D] + \beta^2 \Var[D]$, "
-            r"as the source's appendix D.1 computes; $\ell'(p) = 1/\sqrt{p(1-p)}$ is its value at $\beta = "
-            r"0$."
-        ),
-        counterexample=(
-            rf"$\beta$ = {BETA}, worlds with rewards 0 and 1: the scale is {min(ratios):.2f} to "
-            rf"{max(ratios):.2f} times $\ell'(p)$"
-        ),
-        practice=(
-            rf"With $\beta$ = {BETA} the step is wrong by {max(printed):.0%} in the worst world tried; near "
-            "the reference the two scales agree."
-        ),
+        BETA=BETA,
+        min_ratios=min(ratios),
+        max_ratios=max(ratios),
+        max_printed=max(printed),
     )
 
 
-@claim("FRPO-D1-display", "FRPO-D1-variance")
-def the_update_and_the_variance_of_the_shaped_reward() -> Evidence:
+@claim("FRPO-D1-display")
+def the_update_and_the_variance_of_the_shaped_reward() -> Iterator[Found]:
     """E[A score] = grad(p - beta K) / s, and s^2 = p(1 - p) - 2 beta Cov + beta^2 Var."""
     errors = []
     for problem in (*graded_pairs(), *graded()):
@@ -347,4 +278,4 @@ def the_update_and_the_variance_of_the_shaped_reward() -> Evidence:
         covariance = population_mean(problem, problem.rewards * ratio) - p * mean_ratio
         variance = population_mean(problem, ratio**2) - mean_ratio**2
         errors.append(apart(spread**2, p * (1 - p) - 2 * BETA * covariance + BETA**2 * variance))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

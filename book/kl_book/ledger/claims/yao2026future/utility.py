@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, relative, turned, violation, worst
 from kl_book.ledger.claims.ground.groups import standardized_or_zero
 from kl_book.ledger.claims.ground.sequences import cumulative_gradients, jacobian, sum_from_here
@@ -27,7 +30,6 @@ from kl_book.ledger.claims.ground.updates import (
     utility_gradient,
 )
 from kl_book.ledger.claims.ground.worlds import two_policies
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 from kl_companion.tabular.groups import group_update
 
@@ -49,40 +51,21 @@ def _one_right(p: float) -> Problem:
 
 
 @claim("FRPO-abs-utility")
-def group_normalization_gives_a_utility() -> Evidence:
+def group_normalization_gives_a_utility() -> Iterator[Found]:
     """For rewards 0/1 it does; for three rewards the update is the gradient of no function at all."""
     inside = [
         apart(standardized_update(p, p.rewards), arcsine_gradient(p)) for p in (*graded_pairs(), *graded())
     ]
     slopes = jacobian(lambda p: standardized_update(p, p.rewards), _three_grades())
     asymmetry = relative(slopes, slopes.T)
-    return Evidence(
-        worst([asymmetry, *inside]),
-        inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            r"rewards are 0 or 1, and mean and deviation are those of the population: then it is $2 \arcsin "
-            r"\sqrt p$"
-        ),
-        given="stated in 3.2: binary rewards, and the gradient of the population",
-        counterexample=(
-            "three answers with probabilities 0.2, 0.3 and 0.5 and rewards 0, 1 and 3: the matrix of "
-            "derivatives of the update differs from its transpose by "
-            f"{asymmetry:.0%} of its size, so that the update is the gradient of no function"
-        ),
-        practice="Right-or-wrong rewards have this utility in large groups. With graded rewards the update "
-        "has no objective that one could look up, and can turn away from the gradient of the reward.",
-    )
+    yield from each_form(worst([asymmetry, *inside]), inside=worst(inside), asymmetry=asymmetry)
 
 
 @claim("FRPO-P3.1")
-def standardized_binary_rewards_follow_the_arcsine() -> Evidence:
+def standardized_binary_rewards_follow_the_arcsine() -> Iterator[Found]:
     """E[(r - p)/sqrt(p(1 - p)) score] = gradient of 2 arcsin sqrt p, on bandits and trees."""
     worlds = (*graded_pairs(), *graded())
-    return Evidence(
-        worst(apart(standardized_update(p, p.rewards), arcsine_gradient(p)) for p in worlds),
-        note="With the score of the whole answer: the sum over its tokens, not divided by their number.",
-    )
+    yield from each_form(worst(apart(standardized_update(p, p.rewards), arcsine_gradient(p)) for p in worlds))
 
 
 def _uneven() -> tuple[Problem, ...]:
@@ -91,7 +74,7 @@ def _uneven() -> tuple[Problem, ...]:
 
 
 @claim("FRPO-P3.1-objective")
-def the_printed_loss_divides_by_the_length() -> Evidence:
+def the_printed_loss_divides_by_the_length() -> Iterator[Found]:
     """Eq (3.1) averages over the tokens of an answer: where lengths differ it has another direction."""
     printed, corrected = [], []
     for problem in _uneven():
@@ -103,28 +86,11 @@ def the_printed_loss_divides_by_the_length() -> Evidence:
         )
         whole = mean(t.p, advantage[:, None, None] * t.score)
         corrected.append(apart(whole, arcsine_gradient(problem)))
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        unit="relative difference",
-        condition="all answers have one length",
-        correction=(
-            r"The sum over the tokens of an answer follows the gradient of $2 \arcsin \sqrt p$. The mean "
-            "over its tokens, as eq (3.1) has it, gives short answers more weight."
-        ),
-        counterexample=(
-            f"trees in which token 0 ends an answer, rewards 0 and 1: the best multiple of the update with "
-            f"$1/|o_i|$ is {min(printed):.0%} to {max(printed):.0%} away from the gradient"
-        ),
-        practice=(
-            "With answers of 1 to 3 tokens the direction is off by as much as the counterexample says. The "
-            "KL of eq (5.1) beside such an advantage is divided by the length too."
-        ),
-    )
+    yield from each_form(worst(printed), worst(corrected), min_printed=min(printed), max_printed=max(printed))
 
 
-@claim("FRPO-3.2-score", "FRPO-C4.2")
-def the_standardized_advantage_is_the_score_of_the_arcsine() -> Evidence:
+@claim("FRPO-3.2-score")
+def the_standardized_advantage_is_the_score_of_the_arcsine() -> Iterator[Found]:
     """(r - p)/sqrt(p(1 - p)) = l'(p)(r - p), and with it theorem 4.1 gives the gradient of its objective."""
     errors = []
     for problem in graded():
@@ -133,7 +99,7 @@ def the_standardized_advantage_is_the_score_of_the_arcsine() -> Evidence:
         errors.append(apart(advantage, (r - p) / deviation(problem, r)))
         weight = every_token(problem, advantage) - BETA * sum_from_here(terms(problem).log_ratio)
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _whole_gradient(problem: Problem, utility: str) -> torch.Tensor:
@@ -144,7 +110,7 @@ def _whole_gradient(problem: Problem, utility: str) -> torch.Tensor:
 
 
 @claim("FRPO-1-gain")
-def the_reward_has_a_gain_and_the_penalty_none() -> Evidence:
+def the_reward_has_a_gain_and_the_penalty_none() -> Iterator[Found]:
     """The gradient of l(E r) - beta E cost is l'(p) grad p - beta grad E cost, for every l tried."""
     errors = []
     for problem in graded():
@@ -153,7 +119,7 @@ def the_reward_has_a_gain_and_the_penalty_none() -> Evidence:
         for name in UTILITIES:
             found = _whole_gradient(problem, name)
             errors.append(apart(found, slope(name, p) * plain - BETA * cost))
-    return Evidence(worst(errors), note=rf"Tried: $\ell$ = {', '.join(UTILITIES)}.")
+    yield from each_form(worst(errors), number=", ".join(UTILITIES))
 
 
 def _in_groups(problem: Problem, n: int) -> torch.Tensor:
@@ -162,7 +128,7 @@ def _in_groups(problem: Problem, n: int) -> torch.Tensor:
 
 
 @claim("FRPO-eq5.1")
-def statistics_of_the_group_estimate_those_of_the_prompt() -> Evidence:
+def statistics_of_the_group_estimate_those_of_the_prompt() -> Iterator[Found]:
     """The KL part is unbiased for every size; the reward part has the direction, in the limit the length."""
     errors = [apart(mean(terms(p).p, cumulative_gradients(p)), kl_gradient(p)) for p in graded()]
     shares = {}
@@ -177,12 +143,4 @@ def statistics_of_the_group_estimate_those_of_the_prompt() -> Evidence:
         errors.append(violation(gaps[-1] - 0.02))
         shares[p] = lengths[0]
     said = " and ".join(f"{share:.0%} at p = {p}" for p, share in shares.items())
-    return Evidence(
-        worst(errors),
-        note=(
-            f"A biased estimate: in groups of {GROUP}, those with equal rewards skipped, the reward part "
-            f"has the right direction and on average {said} of the length of the gradient. The KL part is "
-            rf"unbiased, so that $\beta$ weighs more than in eq (4.5). At {SIZES[-1]} answers less than 2% "
-            "are missing."
-        ),
-    )
+    yield from each_form(worst(errors), GROUP=GROUP, said=said, SIZES_1=SIZES[-1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, Bounds, branching_loss, open_gates
 from kl_book.ledger.claims.ground.errors import apart, less, relative, violation, worst
 from kl_book.ledger.claims.ground.rpg_losses import (
@@ -32,7 +35,6 @@ from kl_book.ledger.claims.ground.unnormalized import (
     worlds_of,
 )
 from kl_book.ledger.claims.ground.worlds import bandits
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 WIDER = Bounds(0.5, 2.0, 3.0)
 
@@ -46,8 +48,8 @@ def _branching(bounds: Bounds, divergence: str) -> Loss:
     return loss
 
 
-@claim("RPG-alg2", "RPG-fig3")
-def gradient_of_algorithm_two() -> Evidence:
+@claim("RPG-alg2")
+def gradient_of_algorithm_two() -> Iterator[Found]:
     """-wA' score inside the bounds and none outside; with wide bounds the exact gradient of all four."""
     errors, wrong = [], []
     for divergence in ADVANTAGES:
@@ -58,15 +60,7 @@ def gradient_of_algorithm_two() -> Evidence:
             errors.append(loss_error(world, divergence, _branching(WIDE, divergence)))
             if divergence == "URKL" and world.mass == 1:
                 wrong.append(_with_a_penalty(world))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"With $C_{KL}$ the KL's part of the weight, as $-\beta w \log w$ for URKL; the algorithm does "
-            r"not say so. With $\beta k_3(1/w)$, an estimate of the KL, in its place the update is "
-            f"{max(wrong):.0%} off in the worst world. In the released code (June 2026) the branches follow "
-            "the reward's part alone, the KL is that of the clipped ratio, and the function is never called."
-        ),
-    )
+    yield from each_form(worst(errors), max_wrong=max(wrong))
 
 
 def _with_a_penalty(world: OldMeasure) -> float:
@@ -77,8 +71,8 @@ def _with_a_penalty(world: OldMeasure) -> float:
     return relative(-found, objective_gradient(world, "URKL"))
 
 
-@claim("RPG-alg2-branches", "RPG-G2-loss")
-def the_branches_are_those_of_the_dual_clip() -> Evidence:
+@claim("RPG-alg2-branches")
+def the_branches_are_those_of_the_dual_clip() -> Iterator[Found]:
     """Sample by sample algorithm 2 has the gradient of the dual-clip loss with A' held fixed."""
     errors, closed = [], 0.0
     for divergence in ADVANTAGES:
@@ -91,14 +85,11 @@ def the_branches_are_those_of_the_dual_clip() -> Evidence:
             gates = open_gates(log_weight(world).exp(), advantage(world, divergence), PAPER)
             closed += float((1 - gates).sum())
     errors.append(violation(1.0 - closed))
-    return Evidence(
-        worst(errors),
-        note=r"As $-\log \pi > 0$ for discrete answers, $\psi$ has the sign of $A'$; a density may exceed 1.",
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-G1-RKL")
-def the_clipped_loss_of_the_reverse_kl() -> Evidence:
+def the_clipped_loss_of_the_reverse_kl() -> Iterator[Found]:
     """With A_RKL attached and nothing clipped, the expected gradient is that of the reverse KL objective."""
     errors, apart_per_sample = [], []
     for world in normalized():
@@ -109,17 +100,11 @@ def the_clipped_loss_of_the_reverse_kl() -> Evidence:
         extra = BETA * log_weight(world).exp()[:, None, None] * terms(world.problem).score
         errors.append(apart(attached, fixed + extra))
         apart_per_sample.append(float(extra.abs().max()))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"Per sample the attached $A$ adds $\beta w \nabla \log \pi$, of mean 0 and of size up to "
-            f"{max(apart_per_sample):.2f} here; where a ratio is clipped that mean is no longer 0."
-        ),
-    )
+    yield from each_form(worst(errors), max_apart_per_sample=max(apart_per_sample))
 
 
 @claim("RPG-alg1-noclip")
-def the_example_is_not_what_its_line_computes() -> Evidence:
+def the_example_is_not_what_its_line_computes() -> Iterator[Found]:
     """-wA with the A of line 12 is w(-(R - b) + beta(log w + 1)): beta w more than the example."""
     printed, corrected = [], []
     for world in normalized():
@@ -134,26 +119,17 @@ def the_example_is_not_what_its_line_computes() -> Evidence:
             lambda _, w, r: w * (-(r - BASELINE) + BETA * w.log()),
         )
         corrected += [loss_error(world, "RKL", x) for x in both]
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="difference",
-        agrees_with="RPG-G1-RKL",
-        correction=r"For RKL, $-w_i A_i = w_i(-(R_i - b_i) + \beta(\log w_i + 1))$.",
-        counterexample=(
-            rf"line 27 with the $A_i$ of line 12 is $\beta w_i$ more than the example of line 26: up to "
-            rf"{max(printed):.2f} at $\beta$ = {BETA} in the worlds tried"
-        ),
-        practice=(
-            r"Both have the gradient of the reverse KL objective in the mean, as $\E_{old}[\nabla w] = 0$; "
-            rf"at $\beta = 10^{{-4}}$ of the source a sample's two losses differ by "
-            rf"{1e-4 * max(printed) / BETA:.1g}."
-        ),
+        max_printed=max(printed),
+        BETA=BETA,
+        number=1e-4 * max(printed) / BETA,
     )
 
 
 @claim("RPG-6-bias")
-def a_clip_trades_variance_for_bias() -> Evidence:
+def a_clip_trades_variance_for_bias() -> Iterator[Found]:
     """In every world where it closes the variance falls and the mean moves; wide bounds do neither."""
     errors, saved, moved = [], [], []
     for world in clipped_worlds():
@@ -167,13 +143,13 @@ def a_clip_trades_variance_for_bias() -> Evidence:
         errors += [violation(a - b) for a, b in pairwise(spreads)]
         saved.append(1 - spreads[0] / spreads[-1])
         moved.append(biases[0])
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            f"The loss of appendix G.2 in {len(saved)} worlds: the variance is {min(saved):.0%} to "
-            f"{max(saved):.0%} smaller, the mean is {min(moved):.0%} to {max(moved):.0%} off. Wider bounds "
-            "raise the variance, and need not lower the bias at every step."
-        ),
+        number_of_saved=len(saved),
+        min_saved=min(saved),
+        max_saved=max(saved),
+        min_moved=min(moved),
+        max_moved=max(moved),
     )
 
 
@@ -186,7 +162,7 @@ def _expected(rewards: torch.Tensor, logp: torch.Tensor, _: torch.Tensor) -> tor
 
 
 @claim("RPG-5-iterref")
-def a_renewed_reference_bounds_steps_and_not_the_way() -> Evidence:
+def a_renewed_reference_bounds_steps_and_not_the_way() -> Iterator[Found]:
     """Each cycle moves at most (gain in reward)/beta in KL; after n cycles the coefficient is beta / n."""
     errors, missing = [], []
     for problem in bandits()[3:]:
@@ -208,11 +184,4 @@ def a_renewed_reference_bounds_steps_and_not_the_way() -> Evidence:
         renewed = float((start + CYCLES * rewards / BETA).softmax(-1) @ rewards)
         errors += [less(fixed, renewed), violation(float(rewards.max()) - renewed - 1e-3)]
         missing.append(float(rewards.max()) - fixed)
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The best policy of each cycle. After $n$ cycles it is the best one for $\beta/n$ and the first "
-            "reference: nothing bounds the distance from the start in the long run, and the reward that is "
-            f"missing falls from up to {max(missing):.2f} to less than 0.001 after {CYCLES}."
-        ),
-    )
+    yield from each_form(worst(errors), max_missing=max(missing), CYCLES=CYCLES)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import CLIP, stale, surrogate_slopes
 from kl_book.ledger.claims.ground.dual_clip import (
     PAPER,
@@ -36,11 +40,10 @@ from kl_book.ledger.claims.ground.unnormalized import (
     worlds_of,
 )
 from kl_book.ledger.claims.ground.updates import utility_gradient
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
-@claim("RPG-3.3-loss", "RPG-G1-objective", "RPG-G1-negation")
-def the_loss_is_minus_the_objective() -> Evidence:
+@claim("RPG-3.3-loss")
+def the_loss_is_minus_the_objective() -> Iterator[Found]:
     """The two printed forms are each other's negative, and with A held fixed their slopes are the gates."""
     errors = []
     for world in normalized():
@@ -52,17 +55,11 @@ def the_loss_is_minus_the_objective() -> Evidence:
         by_hand = w * advantage(world) * open_gates(w, advantage(world), PAPER)
         errors.append(apart(found, -field(by_hand, world.problem)))
         errors.append(loss_error(world, "URKL", surrogate_loss(WIDE, stopped=True)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "Section 3.3 prints no stop-gradient around $A$; what that changes is in RPG-3.3-matches. The "
-            "released scripts set $c$ = 10."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
-@claim("RPG-3.3-A-URKL", "RPG-4.1-decomposition", "RPG-G2-weight-URKL")
-def advantage_of_the_unnormalized_reverse_kl() -> Evidence:
+@claim("RPG-3.3-A-URKL")
+def advantage_of_the_unnormalized_reverse_kl() -> Iterator[Found]:
     """Z w (R - beta log w) is the weight, and a constant baseline changes no expected gradient."""
     errors = []
     for world in measured():
@@ -71,11 +68,11 @@ def advantage_of_the_unnormalized_reverse_kl() -> Evidence:
             a = (world.problem.rewards - b) - BETA * log_w
             found = field(world.mass * log_w.exp() * a, world.problem)
             errors.append(apart(found, objective_gradient(world, "URKL")))
-    return Evidence(worst(errors), note="Without $Z_{old}$ the update is divided by it.")
+    yield from each_form(worst(errors))
 
 
-@claim("RPG-3.3-A-RKL", "RPG-G2-weight-RKL")
-def advantage_of_the_reverse_kl() -> Evidence:
+@claim("RPG-3.3-A-RKL")
+def advantage_of_the_reverse_kl() -> Iterator[Found]:
     """w (R - beta(log w + 1)) is the weight, and a constant baseline changes no expected gradient."""
     errors = []
     for world in normalized():
@@ -83,11 +80,11 @@ def advantage_of_the_reverse_kl() -> Evidence:
         for b in (0.0, BASELINE):
             a = (world.problem.rewards - b) - BETA * (log_w + 1)
             errors.append(apart(field(log_w.exp() * a, world.problem), objective_gradient(world, "RKL")))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("RPG-3.3-matches", "RPG-alg1")
-def advantages_that_carry_a_gradient() -> Evidence:
+@claim("RPG-3.3-matches")
+def advantages_that_carry_a_gradient() -> Iterator[Found]:
     """Differentiated, -wA has the reverse KLs right in the mean and no forward KL at all; SG(A) mends it."""
     printed: dict[str, list[float]] = {divergence: [] for divergence in ADVANTAGES}
     corrected = []
@@ -104,30 +101,17 @@ def advantages_that_carry_a_gradient() -> Evidence:
             reverse = divergence.endswith("RKL")
             corrected.append(apart(attached, wanted if reverse else utility_gradient(world.problem)))
     forward = [*printed["UFKL"], *printed["FKL"]]
-    return Evidence(
+    yield from each_form(
         worst([*forward, *printed["URKL"], *printed["RKL"]]),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            "With a stop-gradient around $A$, as in appendix G.2, $A = $ weight$/w$ gives the gradients of "
-            r"all four objectives while no ratio is clipped. Without it, URKL and RKL get $\beta w \nabla "
-            r"\log \pi$ too much, which has mean 0; UFKL and FKL get the gradient of the reward alone."
-        ),
-        counterexample=(
-            r"UFKL: $A = R - \beta(w-1)/w$, so that $-wA = -wR + \beta(w-1)$, and $\E_{old}[\nabla w] = 0$: "
-            f"in {len(forward)} cases (UFKL, FKL) nothing of the KL is left in the expected update, which is "
-            rf"up to {max(forward):.0%} of the gradient at $\beta$ = {BETA}"
-        ),
-        practice=(
-            r"Algorithm 1 with a forward KL trains as if $\beta$ were 0, with this $A$ and with $A = R - b$ "
-            "of appendix G.2. The released code adds the losses of Tables 1 and 4 to a clipped reward loss "
-            "instead, which keeps the KL."
-        ),
+        number_of_forward=len(forward),
+        max_forward=max(forward),
+        BETA=BETA,
     )
 
 
-@claim("RPG-3.3-range", "RPG-4.1-C")
-def what_the_dual_clip_bounds() -> Evidence:
+@claim("RPG-3.3-range")
+def what_the_dual_clip_bounds() -> Iterator[Found]:
     """For A >= 0 only from above; for A < 0 between 1 - eps_1 and c, an upper bound of the ratio."""
     outside, corrected, smallest = [], [], []
     for world in normalized():
@@ -139,30 +123,20 @@ def what_the_dual_clip_bounds() -> Evidence:
             outside += [bool(x < PAPER.low - 1e-12 or x > PAPER.high + 1e-12) for x in positive]
             smallest += positive.tolist()
         corrected.append(wide_is_exact(world))
-    return Evidence(
+    yield from each_form(
         share_of_cases(outside),
         worst(corrected),
-        unit="share of cases",
-        agrees_with="RPG-G1-objective",
-        correction=(
-            r"What multiplies a positive $A$ is $\min(w, 1+\epsilon_2)$, with no bound from below; what "
-            r"multiplies a negative one is $w$ clipped to $[1-\epsilon_1, c]$. So $c$ bounds the ratio from "
-            "above and the objective from below."
-        ),
-        counterexample=(
-            f"bounds {PAPER.low} and {PAPER.high}: by the formula of appendix G.1 a positive $A$ is "
-            f"multiplied by {min(smallest):.2f} where $w$ is that small, and {sum(outside)} of "
-            f"{len(outside)} factors of positive advantages lie outside"
-        ),
-        practice=(
-            r"A clip of $w$ on both sides, as the words have it, gives an improbable answer with $A > 0$ "
-            f"more weight, here up to {PAPER.low / min(smallest):.1f} times."
-        ),
+        low=PAPER.low,
+        high=PAPER.high,
+        min_smallest=min(smallest),
+        sum_of_outside=sum(outside),
+        number_of_outside=len(outside),
+        number=PAPER.low / min(smallest),
     )
 
 
-@claim("RPG-eqC.3", "RPG-G1-ppo")
-def for_positive_advantages_it_is_the_clip_of_ppo() -> Evidence:
+@claim("RPG-eqC.3")
+def for_positive_advantages_it_is_the_clip_of_ppo() -> Iterator[Found]:
     """min(wA, clip(w)A), in value and slope."""
     errors, bounds = [], Bounds(1 - CLIP, 1 + CLIP, PAPER.cap)
     for problem in (p for p in stale() if p.rows.shape[1] == 1):
@@ -177,11 +151,11 @@ def for_positive_advantages_it_is_the_clip_of_ppo() -> Evidence:
             )
             (found,) = torch.autograd.grad(loss.sum(), leaf)
             errors.append(apart(found, surrogate_slopes(problem, index, a[:, None])[:, 0, 0]))
-    return Evidence(worst(errors), note="$A$ held fixed.")
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-G1-bound")
-def what_the_bound_of_negative_advantages_stops() -> Evidence:
+def what_the_bound_of_negative_advantages_stops() -> Iterator[Found]:
     """It stops the objective from falling and the loss from growing; neither was unbounded the other way."""
     printed, corrected = [], []
     ratios = torch.logspace(-3, 4, 40, dtype=torch.float64)
@@ -196,22 +170,11 @@ def what_the_bound_of_negative_advantages_stops() -> Evidence:
                 violation(float(without.min()) + 1.0),
             ]
         corrected.append(wide_is_exact(world))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="difference",
-        agrees_with="proof",
-        correction=(
-            "For $A < 0$ the objective $wA$ falls, and the loss grows, without limit as $w$ grows; the "
-            "bound keeps the objective above $cA$ and the loss below $-cA$."
-        ),
-        counterexample=(
-            f"at $w$ = {float(ratios[-1]):.0f} and $A = -1$ the objective is "
-            f"{-float(ratios[-1]):.0f} without the bound and {-PAPER.cap:g} with it: the bound raises it, "
-            "and without the bound it is never positive"
-        ),
-        practice=(
-            "The bound does what the text next to it says: a sample whose probability has risen although its "
-            f"advantage is negative has no gradient any more beyond $w$ = {PAPER.cap:g}."
-        ),
+        float=float(ratios[-1]),
+        number=-float(ratios[-1]),
+        number_2=-PAPER.cap,
+        cap=PAPER.cap,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import surrogate_slopes
 from kl_book.ledger.claims.ground.errors import apart, differs, hedged, relative, worst
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
-from kl_book.ledger.claims.ground.reported import reported
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, stopped_loss
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, mean, terms
@@ -29,7 +31,6 @@ from kl_book.ledger.claims.ground.unnormalized import (
     worlds_of,
 )
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
@@ -43,8 +44,8 @@ def k3(y: torch.Tensor) -> torch.Tensor:
     return y - y.log() - 1
 
 
-@claim("RPG-2.2-k3", "RPG-eq3.2")
-def printed_k3_is_the_registered_one() -> Evidence:
+@claim("RPG-2.2-k3")
+def printed_k3_is_the_registered_one() -> Iterator[Found]:
     """y - log y - 1 at y = pi_ref / pi is the registered k3 of the two log-probs, and is never negative."""
     errors = []
     for problem in worlds():
@@ -52,11 +53,11 @@ def printed_k3_is_the_registered_one() -> Evidence:
         logp, ref = t.logp.sum(-1), t.ref_logp.sum(-1)
         printed = k3((ref - logp).exp())
         errors += [apart(printed, get_estimator("k3").fn(logp, ref)), max(0.0, -float(printed.min()))]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-2.2-k3-urkl")
-def mean_of_k3_is_the_unnormalized_reverse_kl() -> Evidence:
+def mean_of_k3_is_the_unnormalized_reverse_kl() -> Iterator[Found]:
     """E[k3(pi_ref / pi)] over samples of pi is UKL(pi || pi_ref), whatever the total mass of pi_ref."""
     errors = []
     for problem in worlds():
@@ -65,13 +66,7 @@ def mean_of_k3_is_the_unnormalized_reverse_kl() -> Evidence:
             ratio = mass * (-t.log_ratio.sum(-1)).exp()
             value = exact(lambda p, q, z=mass: unnormalized_reverse(p, q + math.log(z)), problem)[0]  # type: ignore[misc]
             errors.append(apart(mean(t.p, k3(ratio)), value))
-    return Evidence(
-        worst(errors),
-        note=(
-            "As a value. The derivative of the sampled term has another mean: with samples of the policy "
-            r"itself the gradient of $\KL{\pref}{\pi_\theta}$."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 # one decision, or a whole answer as one item
@@ -98,25 +93,19 @@ def gradient(world: OldMeasure, weight: Weight) -> torch.Tensor:
     return surrogate_gradient(world, penalty(world.problem, weight))
 
 
-@claim("RPG-2.2-weight", "RPG-2.2-corrected")
-def the_weight_makes_the_value_right() -> Evidence:
+@claim("RPG-2.2-weight")
+def the_weight_makes_the_value_right() -> Iterator[Found]:
     """E over pi_old of w k3 is UKL(pi || pi_ref); without w it is another number."""
     errors, shares = [], []
     for world in normalized():
         wanted = exact(unnormalized_reverse, world.problem)[0]
         errors += [apart(value(world, "attached"), wanted), differs(value(world, "none"), wanted)]
         shares.append(value(world, "none") / wanted)
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Without the weight the mean is {min(shares):.2f} to {max(shares):.2f} times the divergence in "
-            "the worlds tried, whose policies are far from their sampler."
-        ),
-    )
+    yield from each_form(worst(errors), min_shares=min(shares), max_shares=max(shares))
 
 
-@claim("RPG-1-corrected-loss", "RPG-abs-weight")
-def the_weight_makes_value_and_gradient_right() -> Evidence:
+@claim("RPG-1-corrected-loss")
+def the_weight_makes_value_and_gradient_right() -> Iterator[Found]:
     """w k3 with w differentiated has the value and the gradient of UKL(pi || pi_ref); without w neither."""
     errors, detached, on_policy = [], [], []
     for world in normalized():
@@ -128,16 +117,12 @@ def the_weight_makes_value_and_gradient_right() -> Evidence:
         wanted = exact(unnormalized_reverse, problem)[1]
         on_policy.append(relative(gradient(OldMeasure(problem), "none"), wanted))
         errors.append(apart(gradient(OldMeasure(problem), "attached"), wanted))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            "Tried for one decision, as the paper has it (at a history), and for a whole answer as one item. "
-            "No stop-gradient is printed around $w$, and none may be there: with one the value is right and "
-            f"the gradient off by {min(detached):.0%} to {max(detached):.0%}. The mismatch is not one of "
-            "older samples alone: with samples of the policy itself, where the weight is 1, the gradient of "
-            f"the term without it is off by {min(on_policy):.1%} to {max(on_policy):.0%}, and $w$, "
-            "differentiated, mends that too."
-        ),
+        min_detached=min(detached),
+        max_detached=max(detached),
+        min_on_policy=min(on_policy),
+        max_on_policy=max(on_policy),
     )
 
 
@@ -167,8 +152,8 @@ def intended_gradient(problem: Problem, beta: float = BETA) -> torch.Tensor:
     return grpo_gradient(problem, "none", beta=0.0) - beta * divergence
 
 
-@claim("RPG-2.2-grpo", "RPG-2.2-mismatch")
-def without_the_weight_the_gradient_is_another() -> Evidence:
+@claim("RPG-2.2-grpo")
+def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
     """GRPO's printed objective has not the gradient of J_Clip - beta UKL; with w, and one length, it has."""
     other, errors, sizes = [], [], []
     for problem in few_sampled_elsewhere():
@@ -183,20 +168,18 @@ def without_the_weight_the_gradient_is_another() -> Evidence:
         for p in few_sampled_elsewhere()
         if len(p.completion_mask.sum(-1).unique()) > 1
     ]
-    return Evidence(
+    yield from each_form(
         worst([hedged(other), *errors]),
-        note=(
-            f"All groups of {SIZE} answers, with standardized rewards and the clip; the unclipped KL part is "
-            rf"what differs. $\beta$ = {BETA}: the two gradients are {min(sizes):.0%} to {max(sizes):.0%} "
-            "apart. With $w$ in front of $k_3$ they agree for answers of one length; where lengths differ, "
-            r"$1/|o_i|$ depends on the sampled token, and the two are still up to "
-            f"{max(uneven):.0%} apart."
-        ),
+        SIZE=SIZE,
+        BETA=BETA,
+        min_sizes=min(sizes),
+        max_sizes=max(sizes),
+        max_uneven=max(uneven),
     )
 
 
 @claim("RPG-abs-k3")
-def k3_is_a_divergence_and_its_sampled_term_is_not() -> Evidence:
+def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
     """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
     inside, printed, older = [], [], []
     for problem in worlds():
@@ -211,24 +194,13 @@ def k3_is_a_divergence_and_its_sampled_term_is_not() -> Evidence:
     for world in normalized():
         wanted = exact(unnormalized_reverse, world.problem)[1]
         older.append(relative(gradient(world, "none"), wanted))
-    return Evidence(
+    yield from each_form(
         worst([*inside, *printed, *older]),
         inside=worst(inside),
-        unit="relative difference",
-        condition=(
-            r"$k_3$ is averaged over samples of $\pi_\theta$ and taken as a function of $\pi_\theta$, "
-            "sampling included: then value and gradient are those of UKL"
-        ),
-        given=r"stated in remark 3.5 and appendix D: the mean over $x \sim \pi_\theta$",
-        counterexample=(
-            "GRPO's penalty differentiates the sampled term alone: at samples of the policy itself its mean "
-            f"gradient is {min(printed):.1%} to {max(printed):.0%} away from that of UKL, at samples of an "
-            f"older policy {min(older):.0%} to {max(older):.0%}"
-        ),
-        practice=(
-            r"A run with GRPO's loss follows, on-policy, the gradient of $\KL{\pref}{\pi_\theta}$ instead, "
-            f"which is up to {max(printed):.0%} away in the worlds tried."
-        ),
+        min_printed=min(printed),
+        max_printed=max(printed),
+        min_older=min(older),
+        max_older=max(older),
     )
 
 
@@ -236,7 +208,7 @@ def k3_is_a_divergence_and_its_sampled_term_is_not() -> Evidence:
 
 
 @claim("RPG-abs-equivalence")
-def losses_with_stop_gradient_have_the_same_gradients() -> Evidence:
+def losses_with_stop_gradient_have_the_same_gradients() -> Iterator[Found]:
     """For each of the four objectives the two losses have one gradient, sample by sample, that of -J."""
     errors = []
     for divergence, whole in DIFFERENTIABLE.items():
@@ -244,14 +216,4 @@ def losses_with_stop_gradient_have_the_same_gradients() -> Evidence:
         for world in worlds_of(divergence):
             each = [world.mass * loss_gradients(world, loss) for loss in (whole, stopped)]
             errors += [apart(*each), loss_error(world, divergence, stopped)]
-    return Evidence(
-        worst(errors),
-        note="Not only in the mean: every sampled item contributes the same vector under both losses.",
-    )
-
-
-reported(
-    "RPG-2.2-unstable",
-    "training runs of Qwen3-4B with GRPO and the source's settings, with and without the weight",
-    "What the missing weight does to value and gradient of the term is computed in RPG-1-corrected-loss.",
-)
+    yield from each_form(worst(errors))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.anchors import fisher
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, reverse_kl
 from kl_book.ledger.claims.ground.unnormalized import BETA, OldMeasure, objective_gradient
 from kl_book.ledger.claims.ground.updates import utility_gradient
 from kl_book.ledger.claims.ground.worlds import bandits, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 STRENGTHS = (10.0, 100.0, 1000.0)  # of beta
 
 
-@claim("RPG-eqB.1", "RPG-eqB.4")
-def the_kl_to_second_order() -> Evidence:
+@claim("RPG-eqB.1")
+def the_kl_to_second_order() -> Iterator[Found]:
     """At the policy itself its value and gradient vanish and its Hessian is the Fisher matrix, either way."""
     errors = []
     for problem in (*bandits(), *trees()[:2]):
@@ -38,11 +40,11 @@ def the_kl_to_second_order() -> Evidence:
             errors.append(apart(hessian, fisher(problem)))
         at_the_policy = OldMeasure(problem._replace(behavior_logits=theta))
         errors.append(apart(objective_gradient(at_the_policy, "FKL"), utility_gradient(problem)))
-    return Evidence(worst(errors), note="The KL of whole sequences; in the other direction it is the same.")
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-eqB.5")
-def the_step_of_the_local_surrogate() -> Evidence:
+def the_step_of_the_local_surrogate() -> Iterator[Found]:
     """With one logit fixed F has an inverse, and the step is (R_a - R_fixed) / beta by hand."""
     errors = []
     for problem in bandits():
@@ -55,13 +57,7 @@ def the_step_of_the_local_surrogate() -> Evidence:
         surrogate = gradient @ leaf - BETA / 2 * leaf @ matrix @ leaf
         (slope,) = torch.autograd.grad(surrogate, leaf)
         errors.append(apart(slope, 0.0))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The Fisher matrix of a softmax over all logits has no inverse, as adding a constant changes "
-            r"nothing: one logit is held fixed."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _natural(problem: Problem) -> torch.Tensor:
@@ -83,7 +79,7 @@ def _remaining(problem: Problem, step: torch.Tensor, beta: float, *, forward: bo
 
 
 @claim("RPG-rem3.8")
-def natural_gradient_is_the_step_of_the_local_model() -> Evidence:
+def natural_gradient_is_the_step_of_the_local_model() -> Iterator[Found]:
     """With J linear and the KL quadratic, the best step is the natural gradient over beta."""
     errors, cosines = [], []
     for problem in (*bandits()[3:], *trees()):
@@ -94,13 +90,4 @@ def natural_gradient_is_the_step_of_the_local_model() -> Evidence:
             left = [_remaining(problem, natural / beta, beta, forward=forward) for beta in STRENGTHS]
             errors += [violation(after - 0.2 * before - 1e-9) for before, after in pairwise(left)]
         cosines.append(float(reward @ natural / (reward.norm() * natural.norm())))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The special case is the best step of the local model (B.5). With the KL itself, in either "
-            r"direction, the gradient of $\E[R] - \beta\,\mathrm{KL}$ that is left after it is of the order "
-            r"of $1/\beta$. Algorithms 1 and 2 take steps along a gradient. At $\pi_{old}$ that of the KL is "
-            r"0, and their first step follows $\nabla \E[R]$, whose cosine with the natural gradient is "
-            f"{min(cosines):.2f} to {max(cosines):.2f} in the worlds tried."
-        ),
-    )
+    yield from each_form(worst(errors), min_cosines=min(cosines), max_cosines=max(cosines))

@@ -48,30 +48,6 @@ def _token_weights() -> str:
     )
 
 
-CONTRARY = "says the contrary of the same figure: that the higher clip range"
 reported("RPG-abs-52", f"{RUNS}, and Qwen3-4B-Instruct", _first_place)
 reported("RPG-I1-rank", JUDGEMENT, _ranks)
-reported(
-    "RPG-5-memory",
-    "measurements of memory and time in its runs",
-    "The loss reads stored log-probs of the sampler only; GRPO's reads stored ones of the reference as well.",
-)
-reported("RPG-5-stable", RUNS)
-reported("RPG-4-competitive", RUNS)
-reported("RPG-I2-beta", RUNS)
-reported("RPG-I2-noiterref", RUNS)
-reported("RPG-5-entropy", RUNS, f"Appendix I.2.1 {CONTRARY} increases the entropy.")
-reported("RPG-I2.1-entropy", RUNS, f"Section 5 {CONTRARY} substantially reduces the entropy.")
-reported(
-    "RPG-H-setup",
-    "the configurations of its runs",
-    "The released scripts (7B models, June 2026) call 2,048 tokens of prompt and 2,048 of response a 2K "
-    r"context, 4,096 in all; those of GRPO have $\beta = 10^{-3}$.",
-)
-reported(
-    "RPG-G2-FKL",
-    JUDGEMENT,
-    r"Line 14 of algorithm 2 does separate them, as $w (R - b + C_{KL}/w)$. With $A = R - b$ alone the "
-    "clipped loss contains no KL.",
-)
 reported("RPG-G2-token", JUDGEMENT, _token_weights)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, violation, worst
 from kl_book.ledger.claims.ground.off_policy import average, times_score
 from kl_book.ledger.claims.ground.positions import equal_policies
@@ -24,7 +27,6 @@ from kl_book.ledger.claims.ground.sums import (
 )
 from kl_book.ledger.claims.ground.updates import every_token, regularized_gradient, shaped, token_field
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -34,7 +36,7 @@ LONG = 4096  # tokens of the longest answers that the source trains on with a co
 
 
 @claim("RPG-prop2.1")
-def generalized_policy_gradient_theorem() -> Evidence:
+def generalized_policy_gradient_theorem() -> Iterator[Found]:
     """The gradient of E[f] is E[f score + gradient of f], for f that depend on the policy and for rewards."""
     errors = []
     for problem in worlds():
@@ -47,7 +49,7 @@ def generalized_policy_gradient_theorem() -> Evidence:
         rewards = problem.rewards
         wanted = exact(lambda p, _, r=rewards: p.exp() @ r, problem)[1]  # type: ignore[misc]
         errors.append(apart(mean(t.p, rewards[:, None, None] * t.score), wanted))
-    return Evidence(worst(errors), note="With $k_1$, $k_2$, $k_3$ and a reward as $f$, on bandits and trees.")
+    yield from each_form(worst(errors))
 
 
 def _step_rewards(problem: Problem) -> torch.Tensor:
@@ -70,7 +72,7 @@ def _without_the_power(problem: Problem, discount: float) -> tuple[torch.Tensor,
 
 
 @claim("RPG-2-reinforce")
-def the_power_of_the_discount_factor_is_missing() -> Evidence:
+def the_power_of_the_discount_factor_is_missing() -> Iterator[Found]:
     """Each term of the sum needs the factor gamma^t; without it the update is not the gradient of J."""
     printed, corrected, inside, mild = [], [], [], []
     for problem in longer_trees():
@@ -80,30 +82,21 @@ def the_power_of_the_discount_factor_is_missing() -> Evidence:
         corrected.append(apart(token_field(problem, powers * to_go), wanted))
         inside.append(apart(*_without_the_power(problem, 1.0)))
         mild.append(relative(*_without_the_power(problem, 0.99)))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        unit="relative difference",
-        condition=r"$\gamma = 1$, or answers of one token",
-        correction=(
-            r"$\nabla J = \E[\sum_t \gamma^t G_t \nabla \log \pi_\theta(a_t|s_t)]$ for $J = \E[\sum_t "
-            r"\gamma^t r_t]$."
-        ),
-        counterexample=(
-            rf"trees of two and three tokens with a reward for every token, $\gamma$ = {DISCOUNT}: the "
-            f"printed sum is {min(printed):.1%} to {max(printed):.1%} away from the gradient of $J$"
-        ),
-        practice=(
-            r"Runs with language models use $\gamma = 1$ as a rule, where nothing changes. With $\gamma$ = "
-            rf"0.99 the trees are off by up to {max(mild):.2%}; with $\gamma$ = 0.999 token {LONG} of an "
-            f"answer has {0.999**-LONG:.0f} times the weight that the gradient of $J$ gives it."
-        ),
+        DISCOUNT=DISCOUNT,
+        min_printed=min(printed),
+        max_printed=max(printed),
+        max_mild=max(mild),
+        LONG=LONG,
+        number=0.999**-LONG,
     )
 
 
 @claim("RPG-2.1-kl")
-def kl_is_positive_and_not_symmetric() -> Evidence:
+def kl_is_positive_and_not_symmetric() -> Iterator[Found]:
     """The mean log-ratio is positive, 0 for equal policies alone, and another number the other way round."""
     errors, gaps = [], []
     for problem in worlds():
@@ -114,11 +107,7 @@ def kl_is_positive_and_not_symmetric() -> Evidence:
     for problem in equal_policies():
         errors += [apart(exact(kl, problem)[0], 0.0) for kl in (forward_kl, reverse_kl)]
     errors.append(differs(max(gaps), 0.0))
-    return Evidence(
-        worst(errors),
-        note="Some pairs have the same KL both ways, such as (0.8, 0.2) and (0.2, 0.8); as a function it is "
-        "not symmetric.",
-    )
+    yield from each_form(worst(errors))
 
 
 # policies of one bump for a reference of two
@@ -165,7 +154,7 @@ SHARES = (0.55, 0.6, 0.7)
 
 
 @claim("RPG-2.1-mode-seeking")
-def reverse_kl_concentrates_on_a_mode() -> Evidence:
+def reverse_kl_concentrates_on_a_mode() -> Iterator[Found]:
     """Of all policies with one bump that with the least reverse KL sits at the larger mode."""
     errors = []
     for larger in SHARES:
@@ -174,14 +163,7 @@ def reverse_kl_concentrates_on_a_mode() -> Evidence:
         errors += [violation(0.99 - seeking.larger), less(seeking.gap, covering.gap)]
         errors += [less(float(ref @ ref), seeking.height), less(covering.height, seeking.height)]
     one = _best_bumps(SHARES[0])[1]
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Policies of one bump, and a reference with two modes: {one.larger:.1%} of the best policy is "
-            f"at the mode that has {SHARES[0]:.0%} of the reference. A policy that can equal the reference "
-            "does so under both divergences."
-        ),
-    )
+    yield from each_form(worst(errors), larger=one.larger, SHARES_0=SHARES[0])
 
 
 FIRST, SECOND = 1e-3, 1e-9
@@ -193,7 +175,7 @@ def _reference_with(rest: float) -> torch.Tensor:
 
 
 @claim("RPG-2.1-zero-forcing")
-def forward_kl_forces_no_zero() -> Evidence:
+def forward_kl_forces_no_zero() -> Iterator[Found]:
     """The reverse KL forces the zeros of the reference on the policy; the forward KL covers the support."""
     printed, corrected, prices = [], [], []
     for mass in (0.05, 0.2, 0.5):
@@ -210,27 +192,16 @@ def forward_kl_forces_no_zero() -> Evidence:
         corrected += [violation(0.2 - covering.smaller), violation(seeking.smaller - 0.01)]
         corrected.append(less(seeking.gap, covering.gap))
     covering, seeking = found[0]
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        unit="relative difference",
-        correction=(
-            r"To minimize $\KL{\pref}{\pi_\theta}$ makes the policy cover the support of the reference: mass-"
-            r"covering, or zero-avoiding. Zero-forcing is the name of the other direction, "
-            r"$\KL{\pi_\theta}{\pref}$, which grows without bound where the policy keeps mass while the "
-            "reference has none."
-        ),
-        counterexample=(
-            f"a policy with half of its mass on an answer that has probability {SECOND:g} under the "
-            rf"reference: $\KL{{\pref}}{{\pi_\theta}}$ = {prices[-1][0]:.2g}, $\KL{{\pi_\theta}}{{\pref}}$ = "
-            f"{prices[-1][1]:.2g}; of the two only the second grows if that probability falls"
-        ),
-        practice=(
-            f"Policies of one bump, a reference with two modes of {SHARES[0]:.0%} and {1 - SHARES[0]:.0%}: "
-            f"the least forward KL puts {covering.gap:.0%} of the policy between the modes, the least "
-            f"reverse KL {seeking.gap:.2%}. It takes the reverse KL to keep a policy from what the reference "
-            "never says."
-        ),
+        SECOND=SECOND,
+        number=prices[-1][0],
+        number_2=prices[-1][1],
+        SHARES_0=SHARES[0],
+        number_3=1 - SHARES[0],
+        gap=covering.gap,
+        gap_2=seeking.gap,
     )
 
 
@@ -241,7 +212,7 @@ def _by_the_rollout(problem: Problem) -> torch.Tensor:
 
 
 @claim("RPG-2.1-shaping")
-def the_kl_can_be_put_into_the_reward() -> Evidence:
+def the_kl_can_be_put_into_the_reward() -> Iterator[Found]:
     """With r - beta log-ratio as a constant, the score-function update is the gradient of E[R] - beta KL."""
     errors, stale = [], []
     for problem in worlds():
@@ -252,12 +223,4 @@ def the_kl_can_be_put_into_the_reward() -> Evidence:
         wanted = regularized_gradient(problem, BETA)
         errors.append(apart(average(times_score(shaped(problem, BETA), problem), problem), wanted))
         stale.append(relative(_by_the_rollout(problem), wanted))
-    return Evidence(
-        worst(errors),
-        note=(
-            "On-policy with the sum of the shaped rewards from each token on; on samples of an older policy "
-            "with the importance weight of the whole answer, and the log-ratio of the current policy. With "
-            f"the log-ratios of the rollout the update is off by {min(stale):.1%} to {max(stale):.0%} there "
-            rf"($\beta$ = {BETA})."
-        ),
-    )
+    yield from each_form(worst(errors), min_stale=min(stale), max_stale=max(stale), BETA=BETA)

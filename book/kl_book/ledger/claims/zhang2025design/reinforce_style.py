@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
 from kl_book.ledger.claims.ground.rpg_losses import WEIGHTS, Weight, stopped_loss
 from kl_book.ledger.claims.ground.sequences import values_of_prefixes
 from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.unnormalized import (
-    WITH_MASSES,
     Loss,
     log_weight,
     loss_gradients,
@@ -21,7 +24,6 @@ from kl_book.ledger.claims.ground.unnormalized import (
 )
 from kl_book.ledger.claims.ground.updates import every_token, token_field, utility_gradient
 from kl_book.ledger.claims.ground.worlds import trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
@@ -30,38 +32,38 @@ def _attached(weight: Weight) -> Loss:
     return lambda logp, w, r: -weight(w, r) * logp
 
 
-@claim("RPG-tab2-UFKL", "RPG-propF.3")
-def unnormalized_forward_weight() -> Evidence:
+@claim("RPG-tab2-UFKL")
+def unnormalized_forward_weight() -> Iterator[Found]:
     """-E[SG(Z(wR - beta(w - 1))) log pi] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("UFKL", stopped_loss("UFKL")), note=WITH_MASSES)
+    yield from each_form(worst_loss_error("UFKL", stopped_loss("UFKL")))
 
 
-@claim("RPG-tab2-URKL", "RPG-propF.5")
-def unnormalized_reverse_weight() -> Evidence:
+@claim("RPG-tab2-URKL")
+def unnormalized_reverse_weight() -> Iterator[Found]:
     """-E[SG(Z w(R - beta log w)) log pi] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("URKL", stopped_loss("URKL")), note=WITH_MASSES)
+    yield from each_form(worst_loss_error("URKL", stopped_loss("URKL")))
 
 
 @claim("RPG-propF.1")
-def forward_weight() -> Evidence:
+def forward_weight() -> Iterator[Found]:
     """-E[SG(wR + beta) log pi] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("FKL", stopped_loss("FKL")))
+    yield from each_form(worst_loss_error("FKL", stopped_loss("FKL")))
 
 
 @claim("RPG-propF.4")
-def reverse_weight() -> Evidence:
+def reverse_weight() -> Iterator[Found]:
     """-E[SG(w(R - beta log w - beta)) log pi] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("RKL", stopped_loss("RKL")))
+    yield from each_form(worst_loss_error("RKL", stopped_loss("RKL")))
 
 
 @claim("RPG-prop4.1")
-def both_losses_of_the_table() -> Evidence:
+def both_losses_of_the_table() -> Iterator[Found]:
     """For both objectives of section 3, and with every total mass."""
-    return Evidence(worst(worst_loss_error(x, stopped_loss(x)) for x in ("UFKL", "URKL")), note=WITH_MASSES)
+    yield from each_form(worst(worst_loss_error(x, stopped_loss(x)) for x in ("UFKL", "URKL")))
 
 
 @claim("RPG-4-sg")
-def what_leaks_without_the_stop_gradient() -> Evidence:
+def what_leaks_without_the_stop_gradient() -> Iterator[Found]:
     """The derivative of the weight times log pi is added, and is zero in no world."""
     errors, sizes = [], []
     for divergence, weight in WEIGHTS.items():
@@ -71,17 +73,13 @@ def what_leaks_without_the_stop_gradient() -> Evidence:
             errors.append(differs(leaking, wanted))
             sizes.append(relative(leaking, wanted))
         errors.append(worst_loss_error(divergence, stopped_loss(divergence)))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Without it the gradient is {min(sizes):.0%} to {max(sizes):.0%} away, in {len(sizes)} worlds "
-            "and objectives."
-        ),
+    yield from each_form(
+        worst(errors), min_sizes=min(sizes), max_sizes=max(sizes), number_of_sizes=len(sizes)
     )
 
 
 @claim("RPG-eqF.1")
-def a_detached_weight_multiplies_the_score() -> Evidence:
+def a_detached_weight_multiplies_the_score() -> Iterator[Found]:
     """Differentiated, -SG(weight) log pi is minus the weight times the score, sample by sample."""
     errors = []
     for divergence, weight in WEIGHTS.items():
@@ -92,20 +90,18 @@ def a_detached_weight_multiplies_the_score() -> Evidence:
             )
             errors.append(apart(loss_gradients(world, stopped_loss(divergence)), by_hand))
         errors.append(worst_loss_error(divergence, stopped_loss(divergence)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-L-Z")
-def leaving_the_mass_out() -> Evidence:
+def leaving_the_mass_out() -> Iterator[Found]:
     """Without the factor Z the gradient is that of the objective divided by Z."""
     errors = []
     for divergence in ("UFKL", "URKL"):
         for world in measured():
             found = surrogate_gradient(world, stopped_loss(divergence))
             errors.append(apart(found, -objective_gradient(world, divergence) / world.mass))
-    return Evidence(
-        worst(errors), note="The factor before the mean; the measure in $w$ keeps its mass, as printed."
-    )
+    yield from each_form(worst(errors))
 
 
 # baselines of a state, appendix C.1
@@ -118,7 +114,7 @@ def _baseline(problem: Problem) -> torch.Tensor:
 
 
 @claim("RPG-C1-baseline")
-def a_baseline_of_the_prefix_has_no_effect() -> Evidence:
+def a_baseline_of_the_prefix_has_no_effect() -> Iterator[Found]:
     """E sum b(s_t) score_t = 0, for any numbers b and for the true values of the prefixes."""
     errors = []
     for problem in trees():
@@ -127,11 +123,11 @@ def a_baseline_of_the_prefix_has_no_effect() -> Evidence:
         for b in (_baseline(problem), value):
             errors.append(apart(token_field(problem, b), 0.0))
             errors.append(apart(token_field(problem, reward - b), utility_gradient(problem)))
-    return Evidence(worst(errors), note=r"With $\gamma$ = 1 and the reward of the whole answer.")
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-eqC.2")
-def the_loss_with_a_detached_advantage() -> Evidence:
+def the_loss_with_a_detached_advantage() -> Iterator[Found]:
     """Differentiated on samples of the policy, it has minus the gradient of the expected reward."""
     errors = []
     for problem in trees():
@@ -139,7 +135,4 @@ def the_loss_with_a_detached_advantage() -> Evidence:
         leaf = terms(problem).logp.clone().requires_grad_()
         (found,) = torch.autograd.grad(-(advantage * leaf).sum(), leaf)
         errors.append(apart(token_field(problem, found), -utility_gradient(problem)))
-    return Evidence(
-        worst(errors),
-        note="The samples are held fixed, as they are in training; the mean itself is not differentiated.",
-    )
+    yield from each_form(worst(errors))

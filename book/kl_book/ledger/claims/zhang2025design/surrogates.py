@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE
 from kl_book.ledger.claims.ground.sums import field, mean, terms
 from kl_book.ledger.claims.ground.unnormalized import (
     BETA,
-    TRIED,
-    WITH_MASSES,
     OldMeasure,
     divergence_value,
     expected_loss,
@@ -27,53 +29,52 @@ from kl_book.ledger.claims.ground.unnormalized import (
     worst_loss_error,
 )
 from kl_book.ledger.claims.ground.updates import utility_gradient
-from kl_book.ledger.claims.ledger import Evidence, claim
 
 
 @claim("RPG-tab1-UFKL")
-def unnormalized_forward_loss() -> Evidence:
+def unnormalized_forward_loss() -> Iterator[Found]:
     """Z E[-wR + beta (w - log w - 1)] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("UFKL", DIFFERENTIABLE["UFKL"]), note=WITH_MASSES)
+    yield from each_form(worst_loss_error("UFKL", DIFFERENTIABLE["UFKL"]))
 
 
 @claim("RPG-tab1-URKL")
-def unnormalized_reverse_loss() -> Evidence:
+def unnormalized_reverse_loss() -> Iterator[Found]:
     """Z E[-wR + beta (w log w - w)] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("URKL", DIFFERENTIABLE["URKL"]), note=WITH_MASSES)
+    yield from each_form(worst_loss_error("URKL", DIFFERENTIABLE["URKL"]))
 
 
-@claim("RPG-propE.1-loss", "RPG-tab4-FKL")
-def forward_loss() -> Evidence:
+@claim("RPG-propE.1-loss")
+def forward_loss() -> Iterator[Found]:
     """E[-wR - beta log pi] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("FKL", DIFFERENTIABLE["FKL"]), note=f"{TRIED}.")
+    yield from each_form(worst_loss_error("FKL", DIFFERENTIABLE["FKL"]))
 
 
-@claim("RPG-propE.3-loss", "RPG-tab4-RKL")
-def reverse_loss() -> Evidence:
+@claim("RPG-propE.3-loss")
+def reverse_loss() -> Iterator[Found]:
     """E[w(-R + beta log w)] has minus the gradient of its objective."""
-    return Evidence(worst_loss_error("RKL", DIFFERENTIABLE["RKL"]), note=f"{TRIED}.")
+    yield from each_form(worst_loss_error("RKL", DIFFERENTIABLE["RKL"]))
 
 
 @claim("RPG-propE.1-grad")
-def forward_gradient() -> Evidence:
+def forward_gradient() -> Iterator[Found]:
     """E_old[(wR + beta) score] is the gradient of E[R] - beta KL(old, policy)."""
     errors = []
     for world in normalized():
         w = log_weight(world).exp()
         found = field(w * world.problem.rewards + BETA, world.problem)
         errors.append(apart(found, objective_gradient(world, "FKL")))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-propE.3-grad")
-def reverse_gradient() -> Evidence:
+def reverse_gradient() -> Iterator[Found]:
     """E_old[w(R - beta(log w + 1)) score] is the gradient of E[R] - beta KL(policy, old)."""
     errors = []
     for world in normalized():
         log_w = log_weight(world)
         found = field(log_w.exp() * (world.problem.rewards - BETA * (log_w + 1)), world.problem)
         errors.append(apart(found, objective_gradient(world, "RKL")))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _two_policies(world: OldMeasure) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,7 +83,7 @@ def _two_policies(world: OldMeasure) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @claim("RPG-4-minusJ")
-def losses_are_minus_the_objective_up_to_constants() -> Evidence:
+def losses_are_minus_the_objective_up_to_constants() -> Iterator[Found]:
     """L + J is one number at two policies, for all four divergences."""
     errors = []
     for divergence, loss in DIFFERENTIABLE.items():
@@ -95,39 +96,33 @@ def losses_are_minus_the_objective_up_to_constants() -> Evidence:
             if divergence in ("UFKL", "RKL"):
                 errors.append(apart(gaps[0], 0.0))
         errors.append(worst_loss_error(divergence, DIFFERENTIABLE[divergence]))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"The constants: none for UFKL and RKL, $-\beta Z_{old}$ for URKL and $\beta \E_{old}[\log "
-            r"\pi_{old}]$ for FKL."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-remE.2")
-def without_a_reward_it_is_maximum_likelihood() -> Evidence:
+def without_a_reward_it_is_maximum_likelihood() -> Iterator[Found]:
     """With R = 0 the gradient of J is beta times that of the mean log-likelihood of the old samples."""
     errors = []
     for world in normalized():
         silent = OldMeasure(world.problem._replace(rewards=torch.zeros_like(world.problem.rewards)))
         likelihood = field(torch.ones_like(log_policy(silent)), silent.problem)
         errors.append(apart(objective_gradient(silent, "FKL"), BETA * likelihood))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-eqE.1")
-def value_of_the_forward_objective() -> Evidence:
+def value_of_the_forward_objective() -> Iterator[Found]:
     """It is E_old[wR + beta log w]."""
     errors = []
     for world in normalized():
         log_w = log_weight(world)
         by_hand = mean(terms(world.problem).p, log_w.exp() * world.problem.rewards + BETA * log_w)
         errors.append(apart(by_hand, objective(world, "FKL", BETA)(log_policy(world))))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
-@claim("RPG-eqE.2", "RPG-K3-kl")
-def value_of_the_reverse_objective() -> Evidence:
+@claim("RPG-eqE.2")
+def value_of_the_reverse_objective() -> Iterator[Found]:
     """KL(policy, old) = E_old[w log w], and J = E_old[wR - beta w log w]."""
     errors = []
     for world in normalized():
@@ -136,33 +131,33 @@ def value_of_the_reverse_objective() -> Evidence:
         errors.append(apart(mean(p, w * log_w), divergence_value(world, "RKL")))
         by_hand = mean(p, w * world.problem.rewards - BETA * w * log_w)
         errors.append(apart(by_hand, objective(world, "RKL", BETA)(log_policy(world))))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-D-forward")
-def k3_forward() -> Evidence:
+def k3_forward() -> Iterator[Found]:
     """The integral of pi_old k3(pi / pi_old) is UKL(old, policy)."""
     errors = []
     for world in measured():
         log_w = log_weight(world)
         found = world.mass * mean(terms(world.problem).p, log_w.exp() - 1 - log_w)
         errors.append(apart(found, divergence_value(world, "UFKL")))
-    return Evidence(worst(errors), note=f"The mean is the integral against the measure itself. {WITH_MASSES}")
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-D-reverse")
-def k3_reverse() -> Evidence:
+def k3_reverse() -> Iterator[Found]:
     """The mean of k3(pi_old / pi) under the policy is UKL(policy, old)."""
     errors = []
     for world in measured():
         y = log_old(world) - log_policy(world)
         found = mean(log_policy(world).exp(), y.exp() - 1 - y)
         errors.append(apart(found, divergence_value(world, "URKL")))
-    return Evidence(worst(errors), note=WITH_MASSES)
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-K-gradw")
-def derivative_of_the_ratio() -> Evidence:
+def derivative_of_the_ratio() -> Iterator[Found]:
     """grad w = w score, grad log w = score, of every sequence."""
     errors = []
     for world in normalized():
@@ -176,11 +171,11 @@ def derivative_of_the_ratio() -> Evidence:
         errors.append(apart(found, w[:, None, None] * score))
         errors.append(apart(found / w[:, None, None], score))
         errors.append(apart(mean(terms(problem).p * problem.rewards, found), utility_gradient(problem)))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-K2-J")
-def value_of_the_unnormalized_forward_objective() -> Evidence:
+def value_of_the_unnormalized_forward_objective() -> Iterator[Found]:
     """It is Z E[wR + beta log w - beta w + beta]."""
     errors = []
     for world in measured():
@@ -188,11 +183,11 @@ def value_of_the_unnormalized_forward_objective() -> Evidence:
         w = log_w.exp()
         found = world.mass * mean(terms(world.problem).p, w * r + BETA * log_w - BETA * w + BETA)
         errors.append(apart(found, objective(world, "UFKL", BETA)(log_policy(world))))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-K4-J")
-def value_of_the_unnormalized_reverse_objective() -> Evidence:
+def value_of_the_unnormalized_reverse_objective() -> Iterator[Found]:
     """It is Z E[wR - beta w log w - beta + beta w]."""
     errors = []
     for world in measured():
@@ -200,7 +195,7 @@ def value_of_the_unnormalized_reverse_objective() -> Evidence:
         w = log_w.exp()
         found = world.mass * mean(terms(world.problem).p, w * r - BETA * w * log_w - BETA + BETA * w)
         errors.append(apart(found, objective(world, "URKL", BETA)(log_policy(world))))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _without_the_constant(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -209,7 +204,7 @@ def _without_the_constant(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) 
 
 
 @claim("RPG-K2-constant")
-def the_minus_one_of_the_loss() -> Evidence:
+def the_minus_one_of_the_loss() -> Iterator[Found]:
     """Without it L is beta Z away from -J, and its gradient is the same for every sample."""
     errors = []
     for world in measured():
@@ -222,4 +217,4 @@ def the_minus_one_of_the_loss() -> Evidence:
             for loss in (_without_the_constant, DIFFERENTIABLE["UFKL"])
         ]
         errors += [apart(*both), differs(gap, 0.0)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

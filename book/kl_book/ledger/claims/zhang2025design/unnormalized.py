@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sympy
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import apart, less, turned, worst
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, WEIGHTS
 from kl_book.ledger.claims.ground.sums import exact, field, terms, variance
@@ -28,16 +32,11 @@ from kl_book.ledger.claims.ground.unnormalized import (
     surrogate_gradient,
     unnormalized_forward,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_book.ledger.claims.standard import TOLERANCE
 
-BOTH = (
-    "For softmax policies and for densities of another total mass; the old measure has the mass 0.5, 1 or 3."
-)
 
-
-@claim("RPG-def3.1", "RPG-def3.4")
-def divergences_of_measures() -> Evidence:
+@claim("RPG-def3.1")
+def divergences_of_measures() -> Iterator[Found]:
     """Both are positive, 0 for equal measures alone, and the KL where both measures have mass 1."""
     errors = []
     for world in measured():
@@ -54,9 +53,7 @@ def divergences_of_measures() -> Evidence:
             errors.append(less(0.0, float(DIVERGENCES[name](old + 0.1, old))))
             if z == 1:
                 errors.append(apart(value, divergence_value(world, normal)))
-    return Evidence(
-        worst(errors), note="Two measures of one shape and of different mass have a positive one."
-    )
+    yield from each_form(worst(errors))
 
 
 def _gradient_error(world: OldMeasure, name: str) -> float:
@@ -86,28 +83,28 @@ def _loss_error(world: OldMeasure, name: str) -> float:
     )
 
 
-@claim("RPG-eq3.1", "RPG-prop3.2-grad")
-def gradient_with_the_unnormalized_forward_kl() -> Evidence:
+@claim("RPG-eq3.1")
+def gradient_with_the_unnormalized_forward_kl() -> Iterator[Found]:
     """Z E[(w R - beta (w - 1)) score] is the gradient of E[R] - beta UKL(pi_old || pi)."""
-    return Evidence(worst(_gradient_error(x, "UFKL") for x in measured()), note=BOTH)
+    yield from each_form(worst(_gradient_error(x, "UFKL") for x in measured()))
 
 
 @claim("RPG-prop3.2-loss")
-def loss_with_the_unnormalized_forward_kl() -> Evidence:
+def loss_with_the_unnormalized_forward_kl() -> Iterator[Found]:
     """Z E[-w R + beta (w - log w - 1)], differentiated as printed, has minus that gradient."""
-    return Evidence(worst(_loss_error(x, "UFKL") for x in measured()), note=BOTH)
+    yield from each_form(worst(_loss_error(x, "UFKL") for x in measured()))
 
 
-@claim("RPG-eq3.3", "RPG-prop3.6-grad")
-def gradient_with_the_unnormalized_reverse_kl() -> Evidence:
+@claim("RPG-eq3.3")
+def gradient_with_the_unnormalized_reverse_kl() -> Iterator[Found]:
     """Z E[w (R - beta log w) score] is the gradient of E[R] - beta UKL(pi || pi_old)."""
-    return Evidence(worst(_gradient_error(x, "URKL") for x in measured()), note=BOTH)
+    yield from each_form(worst(_gradient_error(x, "URKL") for x in measured()))
 
 
 @claim("RPG-prop3.6-loss")
-def loss_with_the_unnormalized_reverse_kl() -> Evidence:
+def loss_with_the_unnormalized_reverse_kl() -> Iterator[Found]:
     """Z E[-w R + beta (w log w - w)], differentiated as printed, has minus that gradient."""
-    return Evidence(worst(_loss_error(x, "URKL") for x in measured()), note=BOTH)
+    yield from each_form(worst(_loss_error(x, "URKL") for x in measured()))
 
 
 def _forward_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -116,7 +113,7 @@ def _forward_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Te
 
 
 @claim("RPG-rem3.3-value")
-def k3_at_w_estimates_the_unnormalized_forward_kl() -> Evidence:
+def k3_at_w_estimates_the_unnormalized_forward_kl() -> Iterator[Found]:
     """Z E[beta (w - log w - 1)] over the normalized old measure is beta UKL(pi_old || pi)."""
     errors = []
     for world in measured():
@@ -125,7 +122,7 @@ def k3_at_w_estimates_the_unnormalized_forward_kl() -> Evidence:
         density = world.mass * expected_loss(world, _forward_term, free)
         errors.append(apart(policy, BETA * divergence_value(world, "UFKL")))
         errors.append(apart(density, BETA * unnormalized_forward(free, old)))
-    return Evidence(worst(errors), note=BOTH)
+    yield from each_form(worst(errors))
 
 
 def _at_the_old_policy(world: OldMeasure) -> OldMeasure:
@@ -134,7 +131,7 @@ def _at_the_old_policy(world: OldMeasure) -> OldMeasure:
 
 
 @claim("RPG-rem3.3-mass")
-def a_policy_cannot_match_the_total_mass() -> Evidence:
+def a_policy_cannot_match_the_total_mass() -> Iterator[Found]:
     """The least divergence has a policy of mass 1; the mass of the old measure is a factor of beta alone."""
     printed, corrected, inside, noise = [], [], [], []
     masses = [world.mass for world in measured()]
@@ -151,43 +148,32 @@ def a_policy_cannot_match_the_total_mass() -> Evidence:
             score = terms(world.problem).score
             kept = variance(terms(world.problem).p, (w - 1)[:, None, None] * score)
             noise.append(kept / variance(terms(world.problem).p, score))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        unit="relative difference",
-        condition=r"$\pi_\theta$ is a density whose total mass is free, and not a policy of mass 1",
-        correction=(
-            r"The term contributes $-\beta Z_{old} \nabla \KL{\pi_{old}/Z_{old}}{\pi_\theta}$: it guides "
-            r"$\pi_\theta$ to the shape of $\pi_{old}$, and $Z_{old}$ is a factor of $\beta$. The part "
-            r"$-\beta w$, which comes from the mass correction, has mean zero."
-        ),
-        counterexample=(
-            f"old measures with a total mass of {min(masses):g} to {max(masses):g}: the policy with the "
-            f"least divergence has the mass {mass:.2g}, as every softmax has, and misses theirs by up to "
-            f"{max(printed):.0%}"
-        ),
-        practice=(
-            r"With $Z_{old}$ = 3 the policy is held as by three times $\beta$. In a training run the $w$ of "
-            "$w - 1$ only changes the noise: in the worlds tried the variance of $w - 1$ times the score is "
-            f"{min(noise):.2g} to {max(noise):.2g} times that of the score alone."
-        ),
+        min_masses=min(masses),
+        max_masses=max(masses),
+        mass=mass,
+        max_printed=max(printed),
+        min_noise=min(noise),
+        max_noise=max(noise),
     )
 
 
 @claim("RPG-def3.4-mass")
-def mass_correction_of_the_reverse_divergence() -> Evidence:
+def mass_correction_of_the_reverse_divergence() -> Iterator[Found]:
     """Sum of pi_old - pi over all sequences = Z_old minus the mass of pi, with pi_old = Z_old times p."""
     errors = []
     for world in measured():
         for logp in (log_policy(world), free_density(world)):
             found = world.mass * expected_loss(world, lambda _, w, r: 1 - w, logp)
             errors.append(apart(found, world.mass - logp.exp().sum()))
-    return Evidence(worst(errors), note=r"For a policy, of mass 1, it is the constant $Z_{old} - 1$.")
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-rem3.5")
-def mean_of_k3_at_the_old_measure() -> Evidence:
+def mean_of_k3_at_the_old_measure() -> Iterator[Found]:
     """E[k3(pi_old / pi)] over samples of pi is UKL(pi || pi_old), as a function of the policy."""
     errors = []
     for world in measured():
@@ -202,17 +188,11 @@ def mean_of_k3_at_the_old_measure() -> Evidence:
         errors.append(apart(found, divergence_gradient(world, "URKL")))
         free = free_density(world)
         errors.append(apart(mean_k3(free), DIVERGENCES["URKL"](free, old)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "As functions of the policy. The mean gradient of the sampled term, with the samples held fixed, "
-            "is another: see RPG-abs-k3."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 @claim("RPG-prop3.6-Z")
-def the_total_mass_in_front_only_scales() -> Evidence:
+def the_total_mass_in_front_only_scales() -> Iterator[Found]:
     """With w unchanged, leaving Z_old out of the front gives the same gradient over Z_old."""
     errors = []
     for world in measured():
@@ -223,13 +203,7 @@ def the_total_mass_in_front_only_scales() -> Evidence:
         value = objective(world, "URKL", BETA)(log_policy(world))
         loss = expected_loss(world, DIFFERENTIABLE["URKL"], log_policy(world))
         errors.append(apart(-world.mass * loss - BETA * world.mass, value))
-    return Evidence(
-        worst(errors),
-        note=(
-            "The step is divided by $Z_{old}$, its direction is kept; an optimizer such as AdamW is nearly "
-            "blind to the factor. $w$ keeps the unnormalized $\\pi_{old}$."
-        ),
-    )
+    yield from each_form(worst(errors))
 
 
 def _reverse_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -238,7 +212,7 @@ def _reverse_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Te
 
 
 @claim("RPG-rem3.7-value")
-def the_loss_has_the_divergence_up_to_the_total_mass() -> Evidence:
+def the_loss_has_the_divergence_up_to_the_total_mass() -> Iterator[Found]:
     """beta UKL(pi || pi_old) minus Z E[beta (w log w - w)] is beta Z_old, whatever the policy is."""
     errors = []
     for world in measured():
@@ -246,7 +220,7 @@ def the_loss_has_the_divergence_up_to_the_total_mass() -> Evidence:
             term = world.mass * expected_loss(world, _reverse_term, logp)
             divergence = DIVERGENCES["URKL"](logp, log_old(world))
             errors.append(apart(BETA * divergence - term, BETA * world.mass))
-    return Evidence(worst(errors), note=BOTH)
+    yield from each_form(worst(errors))
 
 
 def _noise(world: OldMeasure, weight: torch.Tensor) -> float:
@@ -255,7 +229,7 @@ def _noise(world: OldMeasure, weight: torch.Tensor) -> float:
 
 
 @claim("RPG-rem3.7-scaling")
-def the_unnormalized_reverse_scaling_is_shorter() -> Evidence:
+def the_unnormalized_reverse_scaling_is_shorter() -> Iterator[Found]:
     """R - beta log w has one operation less than R - beta (log w + 1), and the same mean gradient."""
     r, beta, log_w = sympy.symbols("R beta log_w")
     short, long = (sympy.count_ops(x) for x in (r - beta * log_w, r - beta * (log_w + 1)))
@@ -267,11 +241,4 @@ def the_unnormalized_reverse_scaling_is_shorter() -> Evidence:
         errors.append(apart(field(other, world.problem), objective_gradient(world, "RKL")))
         errors.append(apart(one - other, BETA * w))
         shares.append(_noise(world, one) / _noise(world, other))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"For normalized policies the missing $-\beta w$ times the score has mean zero, so that both "
-            rf"follow one gradient. Their noise differs: with $\beta$ = {BETA} and no baseline the variance "
-            f"of the shorter form is {min(shares):.2f} to {max(shares):.2f} times that of the longer one."
-        ),
-    )
+    yield from each_form(worst(errors), BETA=BETA, min_shares=min(shares), max_shares=max(shares))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import (
     STRICT,
@@ -36,7 +39,6 @@ from kl_book.ledger.claims.ground.surrogates import (
     lengths,
     sampled_trees,
 )
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 
@@ -54,7 +56,7 @@ def _group_update(problem: Problem, size: int, over: Literal["answer", "group", 
 
 
 @claim("QW-A-lennorm")
-def both_normalizations_turn_the_gradient() -> Evidence:
+def both_normalizations_turn_the_gradient() -> Iterator[Found]:
     """Over the own length or over that of the group: neither is proportional where lengths differ."""
     proportional, inside, of_group, of_answer = [], [], {2: [], 3: []}, []  # type: ignore[var-annotated]
     for problem in (one_engine(p) for p in sampled_trees()):
@@ -72,22 +74,15 @@ def both_normalizations_turn_the_gradient() -> Evidence:
             of_group[size].append(whole)
     short, long = of_group[2], of_group[3]
     inside += [less(b, a) for a, b in zip(short, long, strict=True)]
-    return Evidence(
+    yield from each_form(
         share_of_cases([*proportional, *[False] * len(of_answer)]),
         inside=worst(inside),
-        unit="share of cases",
-        condition="answers differ in length",
-        given=r"implied by 2.1: $|y|$ is the number of tokens of the sampled answer",
-        counterexample=(
-            f"{len(proportional)} trees whose answers have one length: both updates are proportional to the "
-            "gradient of the expected reward"
-        ),
-        practice=(
-            f"On {len(short)} trees with answers of different lengths dividing by the own length turns the "
-            f"gradient by {min(of_answer):.0%} to {max(of_answer):.0%}. Dividing by the tokens of the group "
-            f"turns it by up to {max(short):.0%} in groups of two and {max(long):.0%} in groups of three; in "
-            "large groups it is one factor per prompt."
-        ),
+        number_of_proportional=len(proportional),
+        number_of_short=len(short),
+        min_of_answer=min(of_answer),
+        max_of_answer=max(of_answer),
+        max_short=max(short),
+        max_long=max(long),
     )
 
 
@@ -118,7 +113,7 @@ def _cispo(problem: Problem, one_answer: bool) -> torch.Tensor:
 
 
 @claim("QW-A-cispo")
-def cispo_scores_the_answers_of_its_group() -> Evidence:
+def cispo_scores_the_answers_of_its_group() -> Iterator[Found]:
     """With the printed indices the scored answer is not one of the group, and the update is 0 on-policy."""
     printed, corrected = [], []
     for problem in (one_engine(p) for p in sampled_trees() if len(lengths(p).unique()) == 1):
@@ -127,28 +122,17 @@ def cispo_scores_the_answers_of_its_group() -> Evidence:
         wanted = torch.einsum("g,gi,girv->rv", p, weight, terms(problem).score[index])
         printed.append(relative(_cispo(problem, one_answer=True), wanted))
         corrected.append(apart(_cispo(problem, one_answer=False), wanted))
-    return Evidence(
+    yield from each_form(
         worst(printed),
         worst(corrected),
-        agrees_with="proof",
-        unit="relative difference",
-        correction=(
-            r"The expectation is over the group, $y_1$ to $y_G$, and the log-probability is "
-            r"$\log \pi_\theta(y_{i,t}|x, y_{i,<t})$, with the index that the ratio below the formula has."
-        ),
-        counterexample=(
-            f"{len(printed)} trees with answers of one length, groups of two: with the printed indices the "
-            f"expected update on-policy misses {min(printed):.0%} of that of the group"
-        ),
-        practice=(
-            "None for a program that scores the sampled answers: the loss of a group can be written in one "
-            f"way only. With the printed indices the on-policy update would lack {max(printed):.0%}."
-        ),
+        number_of_printed=len(printed),
+        min_printed=min(printed),
+        max_printed=max(printed),
     )
 
 
 @claim("QW-A-clip")
-def cispo_stops_no_gradient() -> Evidence:
+def cispo_stops_no_gradient() -> Iterator[Found]:
     """At every token CISPO has a slope; GRPO has none where M_t is 0."""
     errors, stopped = [], 0.0
     for problem in sampled_trees():
@@ -158,11 +142,11 @@ def cispo_stops_no_gradient() -> Evidence:
         errors.append(float(((grpo == 0) != closed)[real].double().mean()))
         stopped += float((closed & real).sum())
     errors.append(violation(1.0 - stopped))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("QW-A-is")
-def neither_knows_of_the_other_engine() -> Evidence:
+def neither_knows_of_the_other_engine() -> Iterator[Found]:
     """With the parameters of the rollout every token's slope is its advantage, whatever the sampler was."""
     errors = []
     for problem in sampled_trees():
@@ -173,4 +157,4 @@ def neither_knows_of_the_other_engine() -> Evidence:
         errors.append(differs(weighted, plain))
         by_weight = mean(terms(here).p, token_weighted(here, weighted))
         errors.append(apart(gradient_of(minirl, here), by_weight))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

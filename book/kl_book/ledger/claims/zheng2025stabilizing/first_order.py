@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
@@ -28,7 +31,6 @@ from kl_book.ledger.claims.ground.surrogates import (
     towards,
 )
 from kl_book.ledger.claims.ground.worlds import hedge_trees, trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 STEP = 1e-3
@@ -47,7 +49,7 @@ def _left_over(problem: Problem, share: float) -> float:
 
 
 @claim("QW-2.3-product")
-def the_product_to_first_order() -> Evidence:
+def the_product_to_first_order() -> Iterator[Found]:
     """The rest is the sum of products of two and more deltas; it shrinks with the square of the step."""
     errors, powers = [], []
     for problem in sampled_trees():
@@ -57,19 +59,17 @@ def the_product_to_first_order() -> Evidence:
         errors.append(apart(p @ (1 + delta).prod(-1), 1.0))
         powers.append(exponent(lambda h, world=problem: _left_over(world, h)))  # type: ignore[misc]
         errors.append(not_of_order(powers[-1], 2))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            f"Measured exponents: {min(powers):.3f} to {max(powers):.3f}. The order is that at a fixed "
-            r"length: the rest has $T(T-1)/2$ products of two, and is small only where $T \delta$ is. With "
-            rf"$\delta_t = 0.01$ at each of 1,000 tokens the product is {1.01**1000:.0f}, and "
-            rf"$1 + \sum \delta_t$ is {1 + 1000 * 0.01:.0f}."
-        ),
+        min_powers=min(powers),
+        max_powers=max(powers),
+        number=1.01**1000,
+        number_2=1 + 1000 * 0.01,
     )
 
 
 @claim("QW-2.3-objective")
-def the_token_objective_to_first_order() -> Evidence:
+def the_token_objective_to_first_order() -> Iterator[Found]:
     """At the sampler the two values differ by E[(|y| - 1) R]; beyond this constant the order is two."""
     printed, inside, powers = [], [], []
     for problem in sampled_trees():
@@ -80,21 +80,14 @@ def the_token_objective_to_first_order() -> Evidence:
         printed.append(abs(constant / value))
         powers.append(order_of_value(of_tokens, problem))
         inside += [apart(by_hand, constant), not_of_order(powers[-1], 2)]
-    return Evidence(
+    yield from each_form(
         worst([*printed, *inside]),
         inside=worst(inside),
-        unit="relative difference",
-        condition=r"a constant that does not depend on $\theta$ is left aside, so that slopes are compared",
-        given=r"stated in 2.3: the derivation under eq (4) compares gradients, and drops the constant there",
-        counterexample=(
-            r"policy equal to the sampler: $J^{token}$ is $\E[|y| R]$ and $J^{seq}$ is $\E[R]$; on "
-            f"{len(printed)} trees of two to four tokens they differ by {min(printed):.0%} to "
-            f"{max(printed):.0%} of $J^{{seq}}$"
-        ),
-        practice=(
-            r"The surrogate's value in a log is not the expected reward: it is off by $\E[(|y| - 1) R]$. "
-            f"Beyond this constant the remainder has the exponents {min(powers):.3f} to {max(powers):.3f}."
-        ),
+        number_of_printed=len(printed),
+        min_printed=min(printed),
+        max_printed=max(printed),
+        min_powers=min(powers),
+        max_powers=max(powers),
     )
 
 
@@ -104,7 +97,7 @@ def _first_order(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
 
 
 @claim("QW-first-order")
-def the_gradient_to_first_order() -> Evidence:
+def the_gradient_to_first_order() -> Iterator[Found]:
     """The gradient of E[R (1 + sum delta)] is eq (4); it is exact at the sampler and off by order one."""
     errors, powers = [], []
     for problem in sampled_trees():
@@ -114,14 +107,7 @@ def the_gradient_to_first_order() -> Evidence:
         errors.append(apart(gradient_of(of_tokens, start), expected_reward(start)[1]))
         powers.append(order_of_gradient(of_tokens, problem))
         errors.append(not_of_order(powers[-1], 1))
-    return Evidence(
-        worst(errors),
-        note=(
-            r"What is dropped, products $\delta_i \delta_j$ in the objective, has a gradient of first order "
-            rf"in $\delta$: measured exponents {min(powers):.3f} to {max(powers):.3f}. The gradients are "
-            r"equal at $\pi = \mu$, and their difference grows in proportion to the distance."
-        ),
-    )
+    yield from each_form(worst(errors), min_powers=min(powers), max_powers=max(powers))
 
 
 def _cosine(problem: Problem) -> float:
@@ -137,7 +123,7 @@ def _cosines(share: float) -> tuple[float, ...]:
 
 
 @claim("QW-2.3-improve")
-def a_step_along_the_token_gradient_helps() -> Evidence:
+def a_step_along_the_token_gradient_helps() -> Iterator[Found]:
     """Near the sampler a small step raises the expected reward, as much as one along its own gradient."""
     errors = []
     for problem in sampled_trees():
@@ -149,13 +135,7 @@ def a_step_along_the_token_gradient_helps() -> Evidence:
         errors += [less(0.0, gained, by=1e-12), violation(abs(gained / wanted - 1) - 0.05)]
         errors.append(violation(0.99 - _cosine(near)))
     far = _cosines(1.0)
-    return Evidence(
-        worst(errors),
-        note=(
-            f"Far from the sampler as well: on {len(far)} trees of two and three tokens, with log-ratios of "
-            f"tokens up to 4, the cosine of the two gradients is {min(far):.2f} or more."
-        ),
-    )
+    yield from each_form(worst(errors), number_of_far=len(far), min_far=min(far))
 
 
 def _cancelling(problem: Problem) -> Problem:
@@ -169,7 +149,7 @@ def _largest(log_ratio: torch.Tensor) -> float:
 
 
 @claim("QW-abs-conditions")
-def only_their_product_counts() -> Evidence:
+def only_their_product_counts() -> Iterator[Found]:
     """Both small is enough; needed is that the product of both is near 1, and they may cancel."""
     exact_anyway, sizes, corrected = [], [], []
     for problem in (*sampled_trees(), *trees()):
@@ -185,27 +165,13 @@ def only_their_product_counts() -> Evidence:
         corrected.append(not_of_order(order_of_gradient(of_tokens, problem), 1))
         fresh = problem._replace(ref_logits=problem.logits)  # no staleness, a discrepancy that stays
         corrected.append(differs(gradient_gap(of_tokens, fresh), 0.0))
-    return Evidence(
+    yield from each_form(
         share_of_cases(exact_anyway),
         worst(corrected),
-        unit="share of cases",
-        condition="discrepancy and staleness do not offset each other",
-        correction=(
-            r"What counts is the distance of $\pi_\theta$ from $\mu_{old}$, the product of both ratios: the "
-            "error of the gradient is of first order in it. That both are small is enough. It is not "
-            "needed, as neither eq (1) nor eq (3) contains the policy between them."
-        ),
-        counterexample=(
-            f"the {len(exact_anyway)} trees tried, with a sampler equal to the policy and an older policy "
-            f"elsewhere: both factors reach {min(sizes):.1f} or more, and the token gradient is that of the "
-            "expected reward"
-        ),
-        practice=(
-            r"A log should show the distance from $\pi_\theta$ to $\mu_{old}$ beside its two parts. With a "
-            r"discrepancy alone, no staleness, the error stays: "
-            f"{_error_of_a_discrepancy():.0%} of the gradient where the ratios of tokens reach "
-            f"{_largest(token_ratios(_nearby()).log()):.2f}."
-        ),
+        number_of_exact_anyway=len(exact_anyway),
+        min_sizes=min(sizes),
+        error_of_a_discrepancy=_error_of_a_discrepancy(),
+        largest=_largest(token_ratios(_nearby()).log()),
     )
 
 
@@ -220,7 +186,7 @@ def _error_of_a_discrepancy() -> float:
 
 
 @claim("QW-eq5")
-def discrepancy_times_staleness() -> Evidence:
+def discrepancy_times_staleness() -> Iterator[Found]:
     """Policy over sampler is old policy over sampler times policy over old policy, for every token."""
     errors = []
     for problem in sampled_trees():
@@ -229,4 +195,4 @@ def discrepancy_times_staleness() -> Evidence:
         staleness = (terms(problem).logp - old).exp()
         errors.append(apart(token_ratios(problem), discrepancy * staleness))
         errors += [differs(discrepancy, 1.0), differs(staleness, 1.0)]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

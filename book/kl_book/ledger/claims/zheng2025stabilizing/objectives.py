@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import apart, hedged, worst
 from kl_book.ledger.claims.ground.sums import mean, terms, variance
@@ -20,12 +23,11 @@ from kl_book.ledger.claims.ground.surrogates import (
 )
 from kl_book.ledger.claims.ground.updates import every_token
 from kl_book.ledger.claims.ground.worlds import hedge_trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem, prefix_tree
 
 
-@claim("QW-2.1-policy", "QW-Jseq", "QW-eq1")
-def the_expected_reward_from_another_sampler() -> Evidence:
+@claim("QW-2.1-policy")
+def the_expected_reward_from_another_sampler() -> Iterator[Found]:
     """Answers of the sampler, weighted by the ratio of the whole answer, have the policy's mean reward."""
     errors = []
     for problem in sampled_trees():
@@ -36,11 +38,11 @@ def the_expected_reward_from_another_sampler() -> Evidence:
             apart(by_token @ problem.rewards, value),
             apart(of_answers(problem, problem.logits), value),
         ]
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("QW-eq2")
-def the_gradient_from_another_sampler() -> Evidence:
+def the_gradient_from_another_sampler() -> Iterator[Found]:
     """Both lines: the weighted score of the answer, and the sum of the scores of its tokens."""
     errors = []
     for problem in sampled_trees():
@@ -48,7 +50,7 @@ def the_gradient_from_another_sampler() -> Evidence:
         weight = t.p * token_ratios(problem).prod(-1) * problem.rewards
         errors += [apart(mean(weight, t.score), wanted), apart(mean(weight, t.scores.sum(1)), wanted)]
         errors.append(apart(gradient_of(of_answers, problem), wanted))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 class Spreads(NamedTuple):
@@ -80,7 +82,7 @@ def _chain(length: int) -> Problem:
 
 
 @claim("QW-2.2-variance")
-def ratios_of_answers_spread() -> Evidence:
+def ratios_of_answers_spread() -> Iterator[Found]:
     """Range and variance of an answer's ratio exceed those of its tokens, and grow with the length."""
     found = [_answers_exceed_tokens(sampled_by_the_reference(p)) for p in hedge_trees()]
     ranges, ratios, gradients = ([s[i] for s in found] for i in range(3))
@@ -91,30 +93,29 @@ def ratios_of_answers_spread() -> Evidence:
         ratio = t.logp.sum(-1).exp() / t.p
         errors.append(apart(variance(t.p, ratio), (1 + chi) ** length - 1))
         errors.append(apart(ratio.log().max() - ratio.log().min(), length * torch.tensor(1.5).double().log()))
-    return Evidence(
+    yield from each_form(
         worst(errors),
-        note=(
-            f"Of {len(found)} trees, answers' ratios vary more than tokens' on {sum(ratios)} and range "
-            f"further on {sum(ranges)}; the terms of eq (2) vary more than those of eq (4) on "
-            f"{sum(gradients)}. With one next-token distribution everywhere the variance of the ratio is "
-            r"$(1 + \chi^2)^T - 1$, exponential in the length: with $\chi^2 = 0.01$ per token it is "
-            f"{1.01**100 - 1:.1f} at 100 tokens and {1.01**1000 - 1:.0f} at 1,000."
-        ),
+        number_of_found=len(found),
+        sum_of_ratios=sum(ratios),
+        sum_of_ranges=sum(ranges),
+        sum_of_gradients=sum(gradients),
+        number=1.01**100 - 1,
+        number_2=1.01**1000 - 1,
     )
 
 
-@claim("QW-eq3", "QW-eq4")
-def gradient_of_the_token_objective() -> Evidence:
+@claim("QW-eq3")
+def gradient_of_the_token_objective() -> Iterator[Found]:
     """The derivative of eq (3) is eq (4)."""
     errors = []
     for problem in sampled_trees():
         sampled = problem.token_logp(problem.sampled_from).sum(-1).exp()
         errors.append(apart(gradient_of(of_tokens, problem), mean(sampled, token_terms(problem))))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("QW-2.3-reinforce")
-def reinforce_with_weights() -> Evidence:
+def reinforce_with_weights() -> Iterator[Found]:
     """Each token's term is its ratio times that of REINFORCE, which is the exact gradient on-policy."""
     errors = []
     for problem in sampled_trees():
@@ -124,4 +125,4 @@ def reinforce_with_weights() -> Evidence:
         own = problem._replace(behavior_logits=None)
         errors.append(apart(mean(terms(own).p, plain.sum(1)), expected_reward(own)[1]))
         errors.append(apart(gradient_of(of_tokens, own), expected_reward(own)[1]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))

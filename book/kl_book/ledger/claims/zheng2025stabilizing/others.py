@@ -11,7 +11,6 @@ from kl_book.ledger.claims.ground.mixtures import (
     updated,
 )
 from kl_book.ledger.claims.ground.reported import reported
-from kl_book.ledger.claims.standard import UNEXAMINED
 
 MAIN = (
     "training runs of a cold-started Qwen3-30B-A3B-Base with FP8 inference, the source's 4,096 problems and "
@@ -49,17 +48,6 @@ def _with_other_experts() -> str:
     )
 
 
-for _id in RUNS:
-    reported(_id, MAIN)
-reported(
-    "QW-4.3-is-run",
-    MAIN,
-    "The order of the approximation does not separate the runs with and without the weight: QW-4.3-wo-is",
-)
-reported("QW-4.2-tis", "the configuration of the source's training runs")
-reported("QW-4.5-coldstart", SMALL)
 reported(
     "QW-3.1-entangled", "a mixture of experts in a training and an inference engine", _with_other_experts
 )
-for _id in OPEN:
-    reported(_id, UNEXAMINED)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import (
     apart,
@@ -37,7 +40,6 @@ from kl_book.ledger.claims.ground.surrogates import (
 )
 from kl_book.ledger.claims.ground.updates import binary
 from kl_book.ledger.claims.ground.worlds import hedge_trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 NEAR = 0.1  # share of the way from sampler to policy
@@ -45,7 +47,7 @@ UPDATES = 8  # mini-batches of a global step
 
 
 @claim("QW-4.1-advantage")
-def rewards_minus_their_mean() -> Evidence:
+def rewards_minus_their_mean() -> Iterator[Found]:
     """Under the sampler the advantage has mean zero, and the deviation of the rewards is not divided out."""
     errors = []
     for problem in sampled_trees():
@@ -53,10 +55,7 @@ def rewards_minus_their_mean() -> Evidence:
         found = advantages(problem)
         errors += [apart(sampled @ found, 0.0), apart(found, problem.rewards - sampled @ problem.rewards)]
         errors.append(differs(variance(sampled, found), 1.0))
-    return Evidence(
-        worst(errors),
-        note="Without the division by the standard deviation that appendix A has in the advantage of GRPO.",
-    )
+    yield from each_form(worst(errors))
 
 
 def _pooled(numbers: list[torch.Tensor], shares: list[torch.Tensor]) -> float:
@@ -66,7 +65,7 @@ def _pooled(numbers: list[torch.Tensor], shares: list[torch.Tensor]) -> float:
 
 
 @claim("QW-4.1-variance")
-def the_mean_of_a_prompt_as_a_baseline() -> Evidence:
+def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     """A prompt's own variance stays; over prompts the variance of their mean rewards is taken away."""
     prompts = [p._replace(behavior_logits=None) for p in sampled_trees()]
     shares = [terms(p).p for p in prompts]
@@ -85,26 +84,19 @@ def the_mean_of_a_prompt_as_a_baseline() -> Evidence:
         < variance(terms(p).p, p.rewards[:, None, None] * terms(p).score)
         for p in map(binary, hedge_trees())
     ]
-    return Evidence(
+    yield from each_form(
         share_of_cases(unchanged),
         inside=worst(inside),
-        unit="share of cases",
-        condition="the variance is taken over prompts as well, whose mean rewards differ",
-        given=r"implied by 2.2: expectations are over prompts $x \sim D$ and their answers",
-        counterexample=(
-            f"one prompt: on {len(prompts)} trees the advantage has the variance of the reward, from which a "
-            "constant was taken"
-        ),
-        practice=(
-            f"Over these {len(prompts)} prompts it falls from {before:.2f} to {after:.2f}. What matters to a "
-            "run is the variance of the gradient: with rewards 0 and 1 the baseline lowers it, within one "
-            f"prompt, on {sum(noise)} of {len(noise)} trees."
-        ),
+        number_of_prompts=len(prompts),
+        before=before,
+        after=after,
+        sum_of_noise=sum(noise),
+        number_of_noise=len(noise),
     )
 
 
 @claim("QW-eq7-mask")
-def the_mask_is_that_of_ppo() -> Evidence:
+def the_mask_is_that_of_ppo() -> Iterator[Found]:
     """The derivative of PPO's clipped term is M_t times ratio and advantage, for every token."""
     errors, closed = [], 0.0
     for problem in sampled_trees():
@@ -117,7 +109,7 @@ def the_mask_is_that_of_ppo() -> Evidence:
         errors.append(apart(slopes, by_mask))
         closed += float(((mask_of(problem) == 0) * mask).sum())
     errors.append(violation(1.0 - closed))
-    return Evidence(worst(errors), note=f"With the margins {LOW} and {HIGH} of section 4.2.")
+    yield from each_form(worst(errors), LOW=LOW, HIGH=HIGH)
 
 
 def _few_clipped(problem: Problem) -> Problem:
@@ -126,8 +118,8 @@ def _few_clipped(problem: Problem) -> Problem:
     return near._replace(ref_logits=towards(problem, NEAR / 4).logits)
 
 
-@claim("QW-eq7", "QW-eq7-gradient")
-def minirl_has_the_gradient_of_the_surrogate() -> Evidence:
+@claim("QW-eq7")
+def minirl_has_the_gradient_of_the_surrogate() -> Iterator[Found]:
     """The advantage leaves the gradient of eq (3) as it is; the mask takes out the clipped tokens."""
     errors, sizes = [], []
     for problem in sampled_trees():
@@ -139,14 +131,7 @@ def minirl_has_the_gradient_of_the_surrogate() -> Evidence:
         sizes.append(relative(gradient_of(minirl, problem), wanted))
         near = _few_clipped(problem)
         errors.append(apart(gradient_of(minirl, near), gradient_of(of_tokens, near)))
-    return Evidence(
-        worst(errors),
-        note=(
-            "The baseline changes nothing, on-policy or not: at each prefix the weighted scores have mean "
-            "zero. Where no token is clipped the two gradients are equal. On trees whose policies are far "
-            f"apart the mask changes {min(sizes):.0%} to {max(sizes):.0%} of the gradient."
-        ),
-    )
+    yield from each_form(worst(errors), min_sizes=min(sizes), max_sizes=max(sizes))
 
 
 def _sampled_log_ratio(problem: Problem) -> float:
@@ -157,14 +142,14 @@ def _sampled_log_ratio(problem: Problem) -> float:
 
 
 @claim("QW-4.2-kl")
-def kl_from_inference_to_training() -> Evidence:
+def kl_from_inference_to_training() -> Iterator[Found]:
     """Added up over the tokens it is the KL of whole answers, from the sampler to the older policy."""
     errors = []
     for problem in sampled_trees():
         sampler = problem._replace(logits=problem.sampled_from, behavior_logits=None)
         errors.append(apart(_sampled_log_ratio(problem), exact(reverse_kl, sampler)[0]))
         errors.append(differs(_sampled_log_ratio(problem), exact(forward_kl, sampler)[0]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 def _entropy_gap(problem: Problem, share: float) -> float:
@@ -178,7 +163,7 @@ def _entropy_gap(problem: Problem, share: float) -> float:
 
 
 @claim("QW-4.2-entropy")
-def entropy_along_sampled_prefixes() -> Evidence:
+def entropy_along_sampled_prefixes() -> Iterator[Found]:
     """Equal to the policy's own where it samples; elsewhere the error is of first order in the distance."""
     errors, off = [], []
     for problem in sampled_trees():
@@ -186,32 +171,20 @@ def entropy_along_sampled_prefixes() -> Evidence:
         off.append(abs(_entropy_gap(problem, NEAR)))
         power = exponent(lambda h, world=problem: abs(_entropy_gap(world, h)))  # type: ignore[misc]
         errors.append(not_of_order(power, 1))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"At {NEAR:.0%} of the way from the sampler to policies far away the sum over an answer is off "
-            f"by up to {max(off):.3f} nats."
-        ),
-    )
+    yield from each_form(worst(errors), NEAR=NEAR, max_off=max(off))
 
 
-@claim("QW-4.2-batches", how="text")
-def sizes_of_batches() -> Evidence:
+@claim("QW-4.2-batches")
+def sizes_of_batches() -> Iterator[Found]:
     """Prompts times answers are the mini-batch, and global over mini-batch is N."""
     main, small = 64 * 16, 128 * 16
     printed = ((2048, main, 2), (4096, main, 4), (8192, main, 8), (4096, small, 2))
     errors = [apart(whole / part, n) for whole, part, n in printed]
-    return Evidence(
-        worst([*errors, apart(main, 1024), apart(small, 2048)]),
-        note=(
-            "B counts the prompts of one mini-batch in these numbers; the sentence that introduces B calls "
-            f"it the prompts of a global step. The mini-batch of {main} is that of all runs but those of 4.5."
-        ),
-    )
+    yield from each_form(worst([*errors, apart(main, 1024), apart(small, 2048)]), main=main)
 
 
 @claim("QW-2.4-later")
-def later_updates_are_further_from_the_rollout() -> Evidence:
+def later_updates_are_further_from_the_rollout() -> Iterator[Found]:
     """Eight updates with the answers of one rollout: its KL to the target grows with every update."""
     errors, drift = [], []
     for problem in sampled_trees():
@@ -222,10 +195,4 @@ def later_updates_are_further_from_the_rollout() -> Evidence:
         errors += [less(a, b, by=1e-9) for a, b in pairwise(path)]
         errors.append(apart(path[-1], float(terms(world).p @ -terms(world).log_ratio.sum(-1))))
         drift.append(path[-1] / path[1])
-    return Evidence(
-        worst(errors),
-        note=(
-            f"After {UPDATES} updates the KL from the rollout policy is {min(drift):.0f} to {max(drift):.0f} "
-            "times that after one, along exact gradients."
-        ),
-    )
+    yield from each_form(worst(errors), UPDATES=UPDATES, min_drift=min(drift), max_drift=max(drift))

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import apart, differs, worst
 from kl_book.ledger.claims.ground.mixtures import (
@@ -28,7 +31,6 @@ from kl_book.ledger.claims.ground.mixtures import (
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.surrogates import expected_reward
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 LAYERS = 48  # of Qwen3-30B-A3B
@@ -79,9 +81,9 @@ def _product_error(case: RoutedCase, target: torch.Tensor, older: torch.Tensor) 
 
 
 @claim("QW-eq6")
-def weight_of_a_mixture() -> Evidence:
+def weight_of_a_mixture() -> Iterator[Found]:
     """The same product as without experts: the older policy with its own experts cancels."""
-    return Evidence(worst(_product_error(c, c.natural, c.in_training) for c in _every_case()))
+    yield from each_form(worst(_product_error(c, c.natural, c.in_training) for c in _every_case()))
 
 
 def _mean(numbers: list[float]) -> float:
@@ -89,7 +91,7 @@ def _mean(numbers: list[float]) -> float:
 
 
 @claim("QW-R2")
-def replay_of_the_training_engine() -> Evidence:
+def replay_of_the_training_engine() -> Iterator[Found]:
     """Target and older policy with the older training experts: the discrepancy stays as it is."""
     errors, plain, replayed = [], [], []
     for case in _every_case():
@@ -100,18 +102,13 @@ def replay_of_the_training_engine() -> Evidence:
         old = logps(case.old, case.in_training)
         plain.append(divergence_of_tokens(old, logps(case.now, case.natural)))
         replayed.append(divergence_of_tokens(old, logps(case.now, case.in_training)))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"On the {len(plain)} tiny mixtures whose experts change in one update, the KL from the older "
-            f"policy to the target is {_mean(plain):.3f} with the new experts and {_mean(replayed):.3f} with "
-            "the replayed ones, on average."
-        ),
+    yield from each_form(
+        worst(errors), number_of_plain=len(plain), mean_plain=_mean(plain), mean_replayed=_mean(replayed)
     )
 
 
 @claim("QW-R3")
-def replay_of_the_inference_engine() -> Evidence:
+def replay_of_the_inference_engine() -> Iterator[Found]:
     """Target and older policy with the experts of the inference engine."""
     errors, plain, replayed = [], [], []
     for case in _every_case():
@@ -122,13 +119,8 @@ def replay_of_the_inference_engine() -> Evidence:
         sampler = logps(rounded(case.old), case.in_inference)
         plain.append(divergence_of_tokens(sampler, logps(case.old, case.in_training)))
         replayed.append(divergence_of_tokens(sampler, logps(case.old, case.in_inference)))
-    return Evidence(
-        worst(errors),
-        note=(
-            f"On the {len(plain)} tiny mixtures whose engines choose different experts, the KL from "
-            f"inference to training engine is {_mean(plain):.3f} with their own experts and "
-            f"{_mean(replayed):.3f} with the replayed ones, on average."
-        ),
+    yield from each_form(
+        worst(errors), number_of_plain=len(plain), mean_plain=_mean(plain), mean_replayed=_mean(replayed)
     )
 
 
@@ -169,17 +161,17 @@ def _expected_reward_moves(first: bool, inference: bool) -> bool:
 
 
 @claim("QW-3.2-bias")
-def replay_changes_the_target() -> Evidence:
+def replay_changes_the_target() -> Iterator[Found]:
     """The policy with replayed experts is another one wherever they are not the gate's own."""
     kinds = ((False, False), (True, True), (False, True))
     errors = [_alteration(*kind).error for kind in kinds]
     errors += [float(not _expected_reward_moves(*kind)) for kind in kinds]
     errors.append(differs(min(_alteration(*kind).unchanged for kind in kinds), 1.0))
-    return Evidence(worst(errors), note="The expected reward changes with it, and so does what is optimized.")
+    yield from each_form(worst(errors))
 
 
-@claim("QW-tab1-R2-first", "QW-4.3-R2")
-def the_first_update_replays_its_own_experts() -> Evidence:
+@claim("QW-tab1-R2-first")
+def the_first_update_replays_its_own_experts() -> Iterator[Found]:
     """With the parameters of the rollout the experts, the policy and the gradient are the same."""
     found, errors = _alteration(first=True, inference=False), []
     for case in _cases(first=True):
@@ -191,7 +183,7 @@ def the_first_update_replays_its_own_experts() -> Evidence:
         for c in _cases(first=False)
         if (c.natural != c.in_training).any()
     ]
-    return Evidence(worst([*errors, *later, found.error, 1 - found.unchanged]))
+    yield from each_form(worst([*errors, *later, found.error, 1 - found.unchanged]))
 
 
 def _replayed(case: RoutedCase) -> Mixture:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, each_form
 from kl_book.ledger.claims.ground.errors import (
     STRICT,
     apart,
@@ -45,14 +47,13 @@ from kl_book.ledger.claims.ground.surrogates import (
     without_weights,
 )
 from kl_book.ledger.claims.ground.worlds import hedge_trees
-from kl_book.ledger.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
 
 NEAR = 0.1  # share of the way from sampler to policy
 
 
 @claim("QW-4.3-reduces")
-def on_policy_the_weight_is_that_between_engines() -> Evidence:
+def on_policy_the_weight_is_that_between_engines() -> Iterator[Found]:
     """With the parameters of the rollout no token is clipped, and the weight is constant."""
     errors = []
     for problem in sampled_trees():
@@ -63,11 +64,11 @@ def on_policy_the_weight_is_that_between_engines() -> Evidence:
         one_engine = here._replace(behavior_logits=here.ref_logits)
         errors.append(apart(gradient_of(without_correction, one_engine), expected_reward(one_engine)[1]))
         errors.append(apart(gradient_of(on_policy, one_engine), expected_reward(one_engine)[1]))
-    return Evidence(worst(errors))
+    yield from each_form(worst(errors))
 
 
 @claim("QW-4.3-lennorm")
-def length_normalization_has_another_gradient() -> Evidence:
+def length_normalization_has_another_gradient() -> Iterator[Found]:
     """With answers of many lengths it is the gradient of E[A / |y|], also where all policies are equal."""
     proportional, inside, angles = [], [], []
     for problem in sampled_trees():
@@ -81,21 +82,13 @@ def length_normalization_has_another_gradient() -> Evidence:
         inside.append(apart(gradient_of(divided_by_length, here), expected_reward(shorter)[1]))
         inside += [violation(STRICT - away), not_of_order(order_of_gradient(per_length, problem), 0)]
         inside.append(not_of_order(order_of_value(per_length, problem), 1))
-    return Evidence(
+    yield from each_form(
         share_of_cases(proportional),
         inside=worst(inside),
-        unit="share of cases",
-        condition="answers differ in length",
-        given=r"implied by 2.1: $|y|$ is the number of tokens of the sampled answer",
-        counterexample=(
-            f"{sum(proportional)} trees whose answers have one length: the gradient is $1/|y|$ times that of "
-            "the expected reward, up to rounding"
-        ),
-        practice=(
-            r"Its first-order objective is $\E[\hat A/|y|]$, in which long answers count less. On "
-            f"{len(angles)} trees with answers of different lengths the direction is off by "
-            f"{min(angles):.0%} to {max(angles):.0%} of the gradient, with all policies equal."
-        ),
+        sum_of_proportional=sum(proportional),
+        number_of_angles=len(angles),
+        min_angles=min(angles),
+        max_angles=max(angles),
     )
 
 
@@ -116,7 +109,7 @@ def _is_first_order(surrogate: Callable[[Problem, torch.Tensor], torch.Tensor], 
 
 
 @claim("QW-4.3-wo-is")
-def an_objective_without_weights_is_of_first_order_as_well() -> Evidence:
+def an_objective_without_weights_is_of_first_order_as_well() -> Iterator[Found]:
     """log(1 + delta) is delta to first order: both have remainders of order two, both gradients of one."""
     alike, corrected, away = [], [], []
     for problem in sampled_trees():
@@ -133,28 +126,17 @@ def an_objective_without_weights_is_of_first_order_as_well() -> Evidence:
     pairs = [_with_and_without(p._replace(behavior_logits=p.ref_logits)) for p in hedge_trees()[::2]]
     own = [_with_and_without(p) for p in sampled_trees()]
     shares = sorted(a / b for a, b in pairs)
-    return Evidence(
+    yield from each_form(
         share_of_cases(alike),
         worst(corrected),
-        unit="share of cases",
-        correction=(
-            r"Without weights the objective is $\E_\mu[\hat A \sum_t \log(1 + \delta_t)]$ plus a constant, "
-            r"and $\log(1 + \delta_t) = \delta_t + O(\delta_t^2)$: it is a first-order approximation, as the "
-            r"weighted one is. Weights add $\E_\mu[\hat A \sum_t \delta_t \nabla \log \pi_t]$ to the "
-            "gradient. This makes it exact for answers of one token; for longer ones its error stays of "
-            "first order."
-        ),
-        counterexample=(
-            f"{len(alike)} trees of two to four tokens: with and without weights the remainder of the value "
-            "has the exponent 2 and the error of the gradient the exponent 1. At the sampler both gradients "
-            "are the exact one; away from it neither is proportional to it"
-        ),
-        practice=(
-            f"The weight makes the error smaller, not of another order. At {NEAR:.0%} of the way from the "
-            f"sampler the gradient is off by {min(a for a, _ in own):.1%} to {max(a for a, _ in own):.1%} "
-            f"with weights and by {min(b for _, b in own):.1%} to {max(b for _, b in own):.1%} without; on "
-            f"{len(shares)} other trees the former error is {shares[0]:.0%} to {shares[-1]:.0%} of the "
-            f"latter, with a median of {shares[len(shares) // 2]:.0%}. The order does not say why the runs "
-            "without the weight collapse."
-        ),
+        number_of_alike=len(alike),
+        NEAR=NEAR,
+        min=min(a for a, _ in own),
+        max=max(a for a, _ in own),
+        min_2=min(b for _, b in own),
+        max_2=max(b for _, b in own),
+        number_of_shares=len(shares),
+        shares_0=shares[0],
+        shares_1=shares[-1],
+        shares_len_shares_2=shares[len(shares) // 2],
     )

@@ -1,0 +1,100 @@
+"""Where checks are registered: a check is a generator of comparisons, of one world or of none.
+
+A check says by how much a statement fails as printed, and by how much its corrected form fails. It never says
+"true" or "false": the verdict is computed from these errors, by one standard for all sources. No section is
+loaded here; `ledger` does that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any, NamedTuple
+
+from kl_book.ledger.claims.comparisons import Comparison, Found
+from kl_book.ledger.claims.evidence import Evidence
+from kl_book.ledger.claims.rows import register
+
+Check = Callable[..., Iterator[Found]]
+
+
+class Claim(NamedTuple):
+    """A registered check: the row's id, and the function that returns `Evidence`."""
+
+    id: str
+    check: Callable[[], Evidence]
+
+    @property
+    def how(self) -> str:
+        """How it finds out."""
+        return register()[self.id].how
+
+
+CLAIMS: dict[str, Claim] = {}
+_WORDS: dict[str, Callable[[], dict[str, Any]]] = {}
+
+
+def claim(
+    *ids: str, over: Callable[[], Iterable[Any]] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a generator as the check of the rows ``ids``, and return it untouched.
+
+    Args:
+        ids: Rows that have this check.
+        over: Returns the worlds that the check is run on, one after the other; without it the check is run
+            once and has no argument.
+
+    Raises:
+        ValueError: a row has a check already.
+    """
+
+    def decorate(check: Callable[..., Any]) -> Callable[..., Any]:
+        for id in ids:
+            if id in CLAIMS and CLAIMS[id].check.__qualname__ != check.__qualname__:
+                raise ValueError(f"claim {id!r} has the check {CLAIMS[id].check.__qualname__} already")
+            CLAIMS[id] = Claim(id, _judged(id, check, over))
+        return check
+
+    return decorate
+
+
+def words(*ids: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], dict[str, Any]]]:
+    """Register a function that returns the numbers of a worked example for the gaps in the words of rows."""
+
+    def decorate(numbers: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+        _WORDS.update(dict.fromkeys(ids, numbers))
+        return numbers
+
+    return decorate
+
+
+def _judged(id: str, check: Check, over: Callable[[], Iterable[Any]] | None) -> Callable[[], Evidence]:
+    @wraps(check)
+    def run() -> Evidence:
+        every = [check()] if over is None else (check(world) for world in over())
+        errors: dict[str, float] = {}
+        numbers: dict[str, Any] = {}
+        for one in every:
+            if isinstance(one, Evidence):
+                return one
+            for x in one:
+                if isinstance(x, Comparison):
+                    error = math.inf if math.isnan(x.error) else float(x.error)
+                    errors[x.form] = max(errors.get(x.form, 0.0), error)
+                else:
+                    numbers |= x.of
+        return evidence(id, errors, numbers)
+
+    return run
+
+
+def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evidence:
+    """Errors and numbers of a check beside the words of its row.
+
+    Raises:
+        ValueError: the words have a gap without a number, or a number has no gap.
+    """
+    row = register()[id]
+    words = register()[row.check] if row.check else row
+    return Evidence(**errors, unit=words.unit, agrees_with=words.agrees_with or None, **words.filled(numbers))

@@ -1,0 +1,82 @@
+"""What a check yields: comparisons of numbers, and the numbers that the words of its row have gaps for.
+
+A comparison is by how much one form of the statement fails: as printed, corrected, or where its condition is
+met.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from kl_book.ledger.claims.ground import errors
+
+Form = Literal["printed", "corrected", "inside"]
+Number = torch.Tensor | float
+
+
+class Comparison(NamedTuple):
+    """By how much one form of a statement fails in one case; 0 where it holds."""
+
+    form: Form
+    error: float
+
+
+class Numbers(NamedTuple):
+    """Numbers, or words that depend on them, for the gaps in the words of a row."""
+
+    of: dict[str, Any]
+
+
+Found = Comparison | Numbers
+
+
+def printed(error: float) -> Comparison:
+    """The statement as it is printed fails by ``error``."""
+    return Comparison("printed", error)
+
+
+def corrected(error: float) -> Comparison:
+    """Its corrected form fails by ``error``."""
+    return Comparison("corrected", error)
+
+
+def inside(error: float) -> Comparison:
+    """Where its condition is met, the printed statement fails by ``error``."""
+    return Comparison("inside", error)
+
+
+def same(
+    a: Number, b: Number, form: Form = "printed", by: Callable[[Any, Any], float] = errors.apart
+) -> Comparison:
+    """Two numbers or tensors are equal; the error is ``by(a, b)``, by default the largest difference."""
+    return Comparison(form, by(a, b))
+
+
+def differs(a: Number, b: Number, form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+    """Two numbers or tensors differ by at least ``by``."""
+    return Comparison(form, errors.differs(a, b, by))
+
+
+def less(a: float, b: float, form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+    """``a`` is less than ``b`` by at least ``by``."""
+    return Comparison(form, errors.less(a, b, by))
+
+
+def numbers(**of: Any) -> Numbers:
+    """What the gaps in the words of the row are filled with."""
+    return Numbers(of)
+
+
+def each_form(
+    printed: float = math.inf, corrected: float | None = None, inside: float | None = None, **of: Any
+) -> Iterator[Found]:
+    """Errors of the forms of a statement, and numbers for its words."""
+    given = {"printed": printed, "corrected": corrected, "inside": inside}
+    for form, error in given.items():
+        if error is not None:
+            yield Comparison(form, error)  # type: ignore[arg-type]
+    yield Numbers(of)

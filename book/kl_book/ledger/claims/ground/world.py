@@ -1,0 +1,140 @@
+"""A world with what a check asks of it, by the names of the field; sums are explicit, nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from kl_book.ledger.claims.ground import groups, off_policy, rollouts
+from kl_book.ledger.claims.ground.sums import (
+    Formula,
+    differentiated,
+    exact,
+    field,
+    forward_kl,
+    log_ratio,
+    mean,
+    reverse_kl,
+    terms,
+    values,
+    variance,
+)
+from kl_companion.tabular import Problem
+
+
+class World(NamedTuple):
+    """All answers of one small problem: policy, reference and sampler, enumerated.
+
+    Expectations are over the sampler. ``count`` is the number of answers, ``rows`` that of prefixes.
+    """
+
+    problem: Problem
+
+    @property
+    def p(self) -> torch.Tensor:
+        """Probability of being sampled, [count]."""
+        return terms(self.problem).p
+
+    @property
+    def s(self) -> torch.Tensor:
+        """Score of every answer, the gradient of log pi, [count, rows, vocab]."""
+        return terms(self.problem).score
+
+    @property
+    def l(self) -> torch.Tensor:  # noqa: E743
+        """Log-ratio log pi - log pi_ref of every answer, [count]."""
+        return log_ratio(self.problem)
+
+    @property
+    def R(self) -> torch.Tensor:
+        """Reward of every answer, [count]."""
+        return self.problem.rewards
+
+    @property
+    def rho(self) -> torch.Tensor:
+        """Policy over sampler of every answer, [count]."""
+        return off_policy.rho(self.problem)
+
+    @property
+    def kl(self) -> float:
+        """KL(pi || pi_ref) of answers."""
+        return exact(reverse_kl, self.problem)[0]
+
+    @property
+    def d_kl(self) -> torch.Tensor:
+        """Gradient of `kl`, [rows, vocab]."""
+        return exact(reverse_kl, self.problem)[1]
+
+    @property
+    def forward(self) -> float:
+        """KL(pi_ref || pi) of answers."""
+        return exact(forward_kl, self.problem)[0]
+
+    @property
+    def d_forward(self) -> torch.Tensor:
+        """Gradient of `forward`, [rows, vocab]."""
+        return exact(forward_kl, self.problem)[1]
+
+    @property
+    def d_reward(self) -> torch.Tensor:
+        """Gradient of the expected reward, [rows, vocab]."""
+        return rollouts.reward_gradient(self.problem)
+
+    @property
+    def log_z(self) -> torch.Tensor:
+        """Log of the normalizer of pi_ref e^R."""
+        return rollouts.log_z(self.problem)
+
+    def E(self, x: torch.Tensor) -> torch.Tensor:
+        """Mean of x [count, ...]."""
+        return mean(self.p, x)
+
+    def Es(self, c: torch.Tensor) -> torch.Tensor:
+        """Mean of a coefficient [count] times the score, [rows, vocab]."""
+        return field(c, self.problem)
+
+    def var(self, x: torch.Tensor) -> float:
+        """Variance of x [count, ...], summed over all axes but the first."""
+        return variance(self.p, x)
+
+    def value(self, estimator: Formula) -> torch.Tensor:
+        """Estimates from whole answers, [count]."""
+        return values(estimator, self.problem)
+
+    def slope(self, estimator: Formula) -> torch.Tensor:
+        """Gradient of the estimate of every answer, [count, rows, vocab]."""
+        return differentiated(estimator, self.problem)
+
+    def grad(self, estimator: Formula) -> torch.Tensor:
+        """Mean of `slope`: what differentiating the samples gives, [rows, vocab]."""
+        return self.E(self.slope(estimator))
+
+    def in_loss(
+        self, estimator: Formula, ratio: Literal["attached", "detached"] = "attached"
+    ) -> torch.Tensor:
+        """Gradient of rho times the estimate of every answer, [count, rows, vocab]."""
+        return off_policy.in_loss(estimator, self.problem, ratio)
+
+    def in_reward(self, estimator: Formula) -> torch.Tensor:
+        """Detached estimate times rho and the score of every answer, [count, rows, vocab]."""
+        return off_policy.in_reward(estimator, self.problem)
+
+    def vanilla(self, baseline: float = 0.0) -> torch.Tensor:
+        """Log-ratio less a baseline, times the score of every answer, [count, rows, vocab]."""
+        return groups.vanilla(self.problem, baseline)
+
+    def replace(self, **changes: Any) -> World:
+        """The same world with other logits, reference, sampler or rewards."""
+        return World(self.problem._replace(**changes))
+
+
+def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], Iterator[World]]:
+    """What a check is run over: the worlds of lists of problems, and single ones."""
+
+    def every() -> Iterator[World]:
+        for one in problems:
+            yield from (World(problem) for problem in (one() if callable(one) else (one,)))
+
+    return every

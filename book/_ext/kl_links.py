@@ -40,9 +40,10 @@ def imported(notebook: str) -> set[str]:
 @cache
 def names_in_checks() -> dict[str, frozenset[str]]:
     """The identifiers in the code of each check of the ledger, by the id of its row."""
+    from kl_book.ledger.claims.statements import register
+
     from kl_book.ledger.claims.ledger import checks
     from kl_book.ledger.claims.listing import source_of
-    from kl_book.ledger.claims.statements import register
 
     code = {id: source_of(checks()[id].check) for id in register()}
     return {id: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for id, text in code.items()}

@@ -1,7 +1,7 @@
-"""Who stated a result first, in which form, and where this book proves it: what a result is, and its tables.
+"""Who stated a result first, in which form, and where this book proves it: results, and their tables.
 
-A result names rows of the register and works outside of it. The order of the works is computed from their
-dates, and the verdicts are those of the table `claims`: neither is typed.
+A result of ``concordance.yml`` names rows of the register and works outside of it. The order of the works is
+computed from their dates, and the verdicts are those of the table `claims`: neither is typed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from kl_book.ledger.claims.page import anchor
 from kl_book.ledger.claims.rows import register
-from kl_book.ledger.claims.standard import VERDICTS
+from kl_book.ledger.claims.standard import NAMES, READINGS, VERDICTS
 from kl_book.ledger.claims.texts import plain, rows_as_texts
-from kl_book.ledger.concordance_works import OUTSIDE, by_date, date_of, name_of
 from kl_companion.checks import check_choice, unknown_name
 
 if TYPE_CHECKING:
@@ -31,6 +34,54 @@ GROUPS = (
 RELATIONS = ("states", "corrects", "anticipates", "special case", "contradicts")
 STATING = RELATIONS[:2]
 HEADS = ("Result", "First stated by", "Other works", "In this book")
+
+
+class Work(NamedTuple):
+    """A work of the list of references whose statements are not in the ledger: its short name and date."""
+
+    name: str
+    date: str
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = files("kl_book.ledger").joinpath("concordance.yml").read_bytes()
+    return dict(yaml.load(text, yaml.CBaseLoader))
+
+
+OUTSIDE = {key: Work(**work) for key, work in _file()["works"].items()}
+
+
+def date_of(work: str) -> str:
+    """The date of a source of the ledger or of a work outside of it.
+
+    Raises:
+        ValueError: a key that is neither.
+    """
+    if work in OUTSIDE:
+        return OUTSIDE[work].date
+    check_choice("work", work, (*READINGS, *OUTSIDE))
+    return READINGS[work].date
+
+
+def by_date(date: str) -> tuple[str, str]:
+    """What dates are sorted by: one without a month comes after the months of its year."""
+    return date[:4], date[4:] or "~"
+
+
+def name_of(work: str) -> str:
+    """How the book calls a source of the ledger, or a work outside of it."""
+    return OUTSIDE[work].name if work in OUTSIDE else NAMES[work]
+
+
+def dates() -> dict[str, list[str]]:
+    """The sources of the ledger in the order of their dates: name, date, and the version that was read."""
+    order = sorted(READINGS.values(), key=lambda source: by_date(source.date))
+    return {
+        "paper": [source.name for source in order],
+        "first version": [s.date if "-" in s.date else f"{s.date}, no month" for s in order],
+        "what was read": [source.version for source in order],
+    }
 
 
 class Mention(NamedTuple):
@@ -118,6 +169,16 @@ def result(group: str, name: str, here: str = "", **said: str) -> Result:
             f"{name!r} is stated by nobody, expected a label of this book or a row that states it"
         )
     return made
+
+
+@cache
+def results() -> tuple[Result, ...]:
+    """All results of the file, topic by topic."""
+    return tuple(
+        result(group, **{name.replace(" ", "_"): text for name, text in entry.items()})
+        for group, entries in _file()["results"].items()
+        for entry in entries
+    )
 
 
 class PlaceInBook(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
 from typing import Any, NamedTuple
 
 from kl_book.ledger.claims.comparisons import Comparison, Found
@@ -17,27 +16,46 @@ from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.rows import register
 
 Check = Callable[..., Iterator[Found]]
+Worlds = Callable[[], Iterable[Any]]
 
 
 class Claim(NamedTuple):
-    """A registered check: the row's id, and the function that returns `Evidence`."""
+    """A registered check: the row's id, its generator, and the worlds that it is run over; None: run once."""
 
     id: str
-    check: Callable[[], Evidence]
+    generator: Check
+    over: Worlds | None = None
 
     @property
     def how(self) -> str:
         """How it finds out."""
         return register()[self.id].how
 
+    def check(self) -> Evidence:
+        """The worst error of each form over all worlds, beside the words of the row.
+
+        Raises:
+            ValueError: the words have a gap without a number, or a number has no gap.
+        """
+        errors: dict[str, float] = {}
+        numbers: dict[str, Any] = {}
+        for part in [self.generator()] if self.over is None else map(self.generator, self.over()):
+            if isinstance(part, Evidence):
+                return part
+            for one in part:
+                if isinstance(one, Comparison):
+                    error = math.inf if math.isnan(one.error) else float(one.error)
+                    errors[one.form] = max(errors.get(one.form, 0.0), error)
+                else:
+                    numbers |= one.of
+        return evidence(self.id, errors, numbers)
+
 
 CLAIMS: dict[str, Claim] = {}
 _WORDS: dict[str, Callable[[], dict[str, Any]]] = {}
 
 
-def claim(
-    *ids: str, over: Callable[[], Iterable[Any]] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def claim(*ids: str, over: Worlds | None = None) -> Callable[[Check], Check]:
     """Register a generator as the check of the rows ``ids``, and return it untouched.
 
     Args:
@@ -49,12 +67,12 @@ def claim(
         ValueError: a row has a check already.
     """
 
-    def decorate(check: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(generator: Check) -> Check:
         for id in ids:
-            if id in CLAIMS and CLAIMS[id].check.__qualname__ != check.__qualname__:
-                raise ValueError(f"claim {id!r} has the check {CLAIMS[id].check.__qualname__} already")
-            CLAIMS[id] = Claim(id, _judged(id, check, over))
-        return check
+            if id in CLAIMS and CLAIMS[id].generator.__qualname__ != generator.__qualname__:
+                raise ValueError(f"claim {id!r} has the check {CLAIMS[id].generator.__qualname__} already")
+            CLAIMS[id] = Claim(id, generator, over)
+        return generator
 
     return decorate
 
@@ -67,26 +85,6 @@ def words(*ids: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], di
         return numbers
 
     return decorate
-
-
-def _judged(id: str, check: Check, over: Callable[[], Iterable[Any]] | None) -> Callable[[], Evidence]:
-    @wraps(check)
-    def run() -> Evidence:
-        every = [check()] if over is None else (check(world) for world in over())
-        errors: dict[str, float] = {}
-        numbers: dict[str, Any] = {}
-        for one in every:
-            if isinstance(one, Evidence):
-                return one
-            for x in one:
-                if isinstance(x, Comparison):
-                    error = math.inf if math.isnan(x.error) else float(x.error)
-                    errors[x.form] = max(errors.get(x.form, 0.0), error)
-                else:
-                    numbers |= x.of
-        return evidence(id, errors, numbers)
-
-    return run
 
 
 def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evidence:

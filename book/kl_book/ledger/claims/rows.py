@@ -112,6 +112,7 @@ def _formatted(number: Any, form: str) -> str:
     return ", ".join(format(x, form) for x in several)
 
 
+GRAVEST = "emapg2026"  # one of its corrections changes what people train
 PLACE = ("id", "source", "location", "kind", "statement", "chapter")
 
 
@@ -225,8 +226,9 @@ def _following(first: str) -> tuple[str, ...]:
     return tuple(row.id for row in register().values() if row.same == first)
 
 
+@cache
 def errata() -> tuple[Erratum, ...]:
-    """All corrections: those that change a result first, then by source."""
+    """All corrections: those that change a result first; of one consequence, those of `GRAVEST` first."""
     order = get_args(Consequence)
     every = [erratum for source in SOURCES for erratum in records(source).errata]
-    return tuple(sorted(every, key=lambda erratum: order.index(erratum.consequence)))
+    return tuple(sorted(every, key=lambda e: (order.index(e.consequence), e.source != GRAVEST)))

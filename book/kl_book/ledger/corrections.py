@@ -6,10 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.rows import Erratum, errata
 from kl_book.ledger.claims.standard import NAMES, SOURCES
 from kl_book.ledger.claims.texts import Found, letters, plain, rows_as_texts, typeset
-from kl_book.ledger.errata.entries import ERRATA
-from kl_book.ledger.errata.erratum import CONSEQUENCES, Erratum
 from kl_companion.checks import check_choice
 
 if TYPE_CHECKING:
@@ -19,6 +18,14 @@ COLUMNS = (
     *("id", "location", "verdict", "condition", "correction", "counterexample", "practice", "record"),
     *("printed_error", "unit"),
 )
+
+
+CONSEQUENCES = {
+    "result": "What changes a result or a training run",
+    "derivation": "What changes a derivation or a description, and no result",
+    "slip": "Signs, symbols and other slips of writing",
+    "bibliography": "Bibliography",
+}
 
 
 class Entry(NamedTuple):
@@ -158,13 +165,13 @@ def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:
         source: A key of `SOURCES`: its corrections alone.
 
     Raises:
-        ValueError: a column is missing, the source is unknown, or a correction names a row that is not in
-            the table.
+        ValueError: a column is missing, the source is unknown, or a correction names a row that is not in the
+            table.
     """
     rows = {row["id"]: row for row in rows_as_texts(claims, COLUMNS)}
     if source is not None:
         check_choice("source", source, SOURCES)
-    chosen = [e for e in ERRATA if source in (None, e.source)]
+    chosen = [e for e in errata() if source in (None, e.source)]
     absent = [id for entry in chosen for id in entry.rows if id not in rows]
     if absent:
         raise ValueError(f"claims has no row {absent[0]!r}, which an erratum names")

@@ -8,12 +8,13 @@ loaded here; `ledger` does that.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from kl_book.ledger.claims.comparisons import Comparison, Found
 from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.rows import register
+from kl_book.ledger.claims.rows import TEXTS, Row, register
 
 Check = Callable[..., Iterator[Found]]
 Worlds = Callable[[], Iterable[Any]]
@@ -95,4 +96,13 @@ def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evid
     """
     row = register()[id]
     words = register()[row.check] if row.check else row
-    return Evidence(**errors, unit=words.unit, agrees_with=words.agrees_with or None, **words.filled(numbers))
+    filled = words.filled(_example(words) | numbers)
+    return Evidence(**errors, unit=words.unit, agrees_with=words.agrees_with or None, **filled)
+
+
+def _example(row: Row) -> dict[str, Any]:
+    """Of the numbers of a row's worked example, which other rows may share, those that it has gaps for."""
+    if row.id not in _WORDS:
+        return {}
+    texts = "".join(getattr(row, name) for name in TEXTS)
+    return {name: x for name, x in _WORDS[row.id]().items() if re.search(rf"{{{{{name}[:}}]", texts)}

@@ -66,6 +66,12 @@ def less(a: float, b: float, form: Form = "printed", by: float = errors.STRICT) 
     return Comparison(form, errors.less(a, b, by))
 
 
+def at_most(a: Number, b: Number, form: Form = "printed") -> Comparison:
+    """No entry of ``a`` is above that of ``b``; the error is the largest excess."""
+    excess = torch.as_tensor(a, dtype=torch.float64) - torch.as_tensor(b, dtype=torch.float64)
+    return Comparison(form, errors.violation(float(excess.max())))
+
+
 def numbers(**of: Any) -> Numbers:
     """What the gaps in the words of the row are filled with."""
     return Numbers(of)

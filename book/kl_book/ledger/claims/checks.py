@@ -96,7 +96,7 @@ def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evid
     """
     row = register()[id]
     words = register()[row.check] if row.check else row
-    filled = words.filled(_example(words) | numbers)
+    filled: dict[str, Any] = words.filled(_example(words) | numbers)
     return Evidence(**errors, unit=words.unit, agrees_with=words.agrees_with or None, **filled)
 
 

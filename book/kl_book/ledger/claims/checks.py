@@ -96,8 +96,8 @@ def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evid
     """
     row = register()[id]
     words = register()[row.check] if row.check else row
-    filled: dict[str, Any] = words.filled(_example(words) | numbers)
-    return Evidence(**errors, unit=words.unit, agrees_with=words.agrees_with or None, **filled)
+    fields: dict[str, Any] = {**errors, **words.filled(_example(words) | numbers)}
+    return Evidence(unit=words.unit, agrees_with=words.agrees_with or None, **fields)
 
 
 def _example(row: Row) -> dict[str, Any]:

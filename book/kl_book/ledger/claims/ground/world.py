@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground import groups, off_policy, rollouts
+from kl_book.ledger.claims.ground import groups, off_policy, rollouts, sequences, worlds
 from kl_book.ledger.claims.ground.sums import (
     Formula,
+    Terms,
     differentiated,
     exact,
     field,
@@ -33,9 +34,24 @@ class World(NamedTuple):
     problem: Problem
 
     @property
+    def t(self) -> Terms:
+        """Log-probs and scores of every token of every answer."""
+        return terms(self.problem)
+
+    @property
     def p(self) -> torch.Tensor:
         """Probability of being sampled, [count]."""
         return terms(self.problem).p
+
+    @property
+    def pi(self) -> torch.Tensor:
+        """Probability of every answer under the policy, [count]."""
+        return self.t.logp.sum(-1).exp()
+
+    @property
+    def ref(self) -> torch.Tensor:
+        """Probability of every answer under the reference, [count]."""
+        return self.t.ref_logp.sum(-1).exp()
 
     @property
     def s(self) -> torch.Tensor:
@@ -78,6 +94,11 @@ class World(NamedTuple):
         return exact(forward_kl, self.problem)[1]
 
     @property
+    def d_square(self) -> torch.Tensor:
+        """Gradient of the mean of k2 under the policy, [rows, vocab]."""
+        return exact(off_policy.half_square, self.problem)[1]
+
+    @property
     def d_reward(self) -> torch.Tensor:
         """Gradient of the expected reward, [rows, vocab]."""
         return rollouts.reward_gradient(self.problem)
@@ -103,13 +124,17 @@ class World(NamedTuple):
         """Estimates from whole answers, [count]."""
         return values(estimator, self.problem)
 
-    def slope(self, estimator: Formula) -> torch.Tensor:
-        """Gradient of the estimate of every answer, [count, rows, vocab]."""
-        return differentiated(estimator, self.problem)
+    def bias(self, estimator: Formula) -> float:
+        """Mean of an estimate minus `kl`."""
+        return float(self.E(self.value(estimator))) - self.kl
 
-    def grad(self, estimator: Formula) -> torch.Tensor:
+    def slope(self, estimator: Formula, *, per_token: bool = False) -> torch.Tensor:
+        """Gradient of the estimate of every answer, or of its sum over tokens, [count, rows, vocab]."""
+        return differentiated(estimator, self.problem, per_token=per_token)
+
+    def grad(self, estimator: Formula, *, per_token: bool = False) -> torch.Tensor:
         """Mean of `slope`: what differentiating the samples gives, [rows, vocab]."""
-        return self.E(self.slope(estimator))
+        return self.E(self.slope(estimator, per_token=per_token))
 
     def in_loss(
         self, estimator: Formula, ratio: Literal["attached", "detached"] = "attached"
@@ -125,6 +150,26 @@ class World(NamedTuple):
         """Log-ratio less a baseline, times the score of every answer, [count, rows, vocab]."""
         return groups.vanilla(self.problem, baseline)
 
+    def times_score(self, c: torch.Tensor) -> torch.Tensor:
+        """A coefficient [count] times rho and the score of every answer, [count, rows, vocab]."""
+        return off_policy.times_score(c, self.problem)
+
+    def tokens(self, c: torch.Tensor) -> torch.Tensor:
+        """Coefficients [count, length] times the scores of tokens, summed, [count, rows, vocab]."""
+        return sequences.token_weighted(self.problem, c)
+
+    def cumulative(self) -> torch.Tensor:
+        """Scores of tokens times the log-ratios from each token on, summed, [count, rows, vocab]."""
+        return sequences.cumulative_gradients(self.problem)
+
+    def partial(self, *, forward: bool = False, visits: torch.Tensor | None = None) -> torch.Tensor:
+        """Gradient of the sum of token KLs with the probabilities of prefixes held fixed, [rows, vocab]."""
+        return sequences.partial_gradient(self.problem, forward=forward, visits=visits)
+
+    def near(self, bound: float = worlds.BOUND) -> World:
+        """The same world with its policy pulled towards the reference, no log-ratio beyond ``bound``."""
+        return World(worlds.near(self.problem, bound))
+
     def replace(self, **changes: Any) -> World:
         """The same world with other logits, reference, sampler or rewards."""
         return World(self.problem._replace(**changes))
@@ -138,3 +183,8 @@ def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], I
             yield from (World(problem) for problem in (one() if callable(one) else (one,)))
 
     return every
+
+
+def two(policy: Sequence[float], reference: Sequence[float]) -> World:
+    """A bandit with these probabilities."""
+    return World(worlds.two_policies(policy, reference))

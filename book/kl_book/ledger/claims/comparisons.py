@@ -7,7 +7,8 @@ met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -70,6 +71,11 @@ def at_most(a: Number, b: Number, form: Form = "printed") -> Comparison:
     """No entry of ``a`` is above that of ``b``; the error is the largest excess."""
     excess = torch.as_tensor(a, dtype=torch.float64) - torch.as_tensor(b, dtype=torch.float64)
     return Comparison(form, errors.violation(float(excess.max())))
+
+
+def rises(values: Sequence[float], form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+    """Each of several numbers is less than the next by at least ``by``."""
+    return Comparison(form, errors.worst(errors.less(a, b, by) for a, b in pairwise(values)))
 
 
 def numbers(**of: Any) -> Numbers:

@@ -20,15 +20,10 @@ from kl_companion.tabular import Problem
 
 # a = alpha beta lambda_max as p + q eta, for the three regimes of lemma 4.2
 NO_OSCILLATION = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0))
-
-
 OSCILLATING = ((0.05, 1.0), (0.5, 1.0), (0.98, 0.98))
-
-
 UNSTABLE = ((1.0, 1.0), (1.02, 1.02), (1.3, 1.3))
-
-
 ETAS = (0.0, 0.5, 0.9, 0.99)
+FORGETFUL = (0.0, 0.5, 0.9)  # those that a few hundred steps settle
 
 
 class Rates(NamedTuple):
@@ -52,6 +47,11 @@ def ema_cycle(
     for _ in range(steps):
         theta = theta + by.alpha * (gradient - by.beta * pull(theta, anchor))
     return theta, by.eta * anchor + (1 - by.eta) * theta
+
+
+def linear_pull(theta: Any, anchor: Any) -> Any:
+    """Pull of one mode, its curvature in the rates."""
+    return theta - anchor
 
 
 def fisher(problem: Problem) -> torch.Tensor:
@@ -95,15 +95,44 @@ class Walks(NamedTuple):
         return self.theta - self.anchor
 
     @property
+    def unit(self) -> torch.Tensor:
+        """I, [d, d]."""
+        return torch.eye(len(self.fisher), dtype=torch.float64)
+
+    @property
     def contraction(self) -> torch.Tensor:
         """D = eta I - alpha beta F, [settings, d, d]."""
         size = (self.by.alpha * self.by.beta)[..., None]
-        return self.by.eta[..., None] * torch.eye(len(self.fisher), dtype=torch.float64) - size * self.fisher
+        return self.by.eta[..., None] * self.unit - size * self.fisher
 
     @property
     def strength(self) -> torch.Tensor:
         """alpha beta times the eigenvalues of F, in increasing order, [settings, d]."""
         return self.by.alpha * self.by.beta * torch.linalg.eigvalsh(self.fisher)
+
+    @property
+    def chi(self) -> torch.Tensor:
+        """eta - alpha beta lambda: the eigenvalues of D, in the order of `strength`, [settings, d]."""
+        return self.by.eta - self.strength
+
+    def summed(self, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """D^k, S_k and M_k by repeated multiplication and addition, [settings, d, d] each."""
+        d = self.contraction
+        power, s, m = self.unit.expand_as(d), 0 * d, 0 * d
+        for _ in range(k):
+            power, s, m = power @ d, s + power, m + s
+        return power, s, m
+
+    def closed(self, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """D^k, and S_k and M_k of lemma 4.1 in closed form, [settings, d, d] each."""
+        power, inverse = torch.linalg.matrix_power(self.contraction, k), self.inverse
+        s = (self.unit - power) @ inverse
+        return power, s, (k * self.unit - s) @ inverse
+
+    @property
+    def inverse(self) -> torch.Tensor:
+        """(I - D)^{-1}, [settings, d, d]."""
+        return torch.linalg.inv(self.unit - self.contraction)
 
     def modes(self, x: torch.Tensor) -> torch.Tensor:
         """Coordinates of x [..., d] in the eigenbasis of F, in the order of `strength`."""
@@ -121,6 +150,11 @@ class Walks(NamedTuple):
     def lags(self, steps: int, *, push: bool = True) -> torch.Tensor:
         """The lag along `walk`, [steps + 1, settings, d]."""
         return torch.stack([theta - anchor for theta, anchor in self.walk(steps, push=push)])
+
+
+def times(matrix: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Products of matrices [settings, d, d] and vectors [settings, d]."""
+    return torch.einsum("nij,nj->ni", matrix, v)
 
 
 def walks(
@@ -181,3 +215,24 @@ def changing_fisher(t: int) -> torch.Tensor:
     """A Fisher matrix that changes from step to step, [6, 6]."""
     x = normal(6, 4, seed=20 + t)
     return x @ x.T
+
+
+class Step(NamedTuple):
+    """One step: (policy, anchor) before and after it, and what they were moved by."""
+
+    by: Rates
+    fisher: torch.Tensor
+    gradient: torch.Tensor
+    before: tuple[torch.Tensor, torch.Tensor]
+    after: tuple[torch.Tensor, torch.Tensor]
+
+
+def changing_steps() -> Iterator[Step]:
+    """Five steps for each of several rates, with another matrix and gradient at every step."""
+    for by in map(Rates, (0.0, 0.5, 0.95, 0.9), (0.3, 0.1, 1.0, 0.5), (0.1, 2.0, 0.0, 0.7)):
+        theta, anchor = normal(2, 6, seed=50)
+        for t, gradient in enumerate(normal(5, 6, seed=51)):
+            matrix = changing_fisher(t)
+            after = ema_step(theta, anchor, gradient, matrix @ (theta - anchor), by)
+            yield Step(by, matrix, gradient, (theta, anchor), after)
+            theta, anchor = after

@@ -17,14 +17,7 @@ from kl_book.ledger.claims.ground.dual_clip import (
     dual_clip_objective,
     open_gates,
 )
-from kl_book.ledger.claims.ground.unnormalized import (
-    BETA,
-    Loss,
-    OldMeasure,
-    log_weight,
-    loss_error,
-    normalized,
-)
+from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, normalized
 
 Weight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of w and the reward of every sequence, [count]: what the score is multiplied by, without Z_old."""
@@ -79,14 +72,19 @@ def surrogate_loss(bounds: Bounds, *, stopped: bool, divergence: str = "URKL") -
 
 def advantage(world: OldMeasure, divergence: str = "URKL") -> torch.Tensor:
     """A of every sequence, [count]."""
-    return ADVANTAGES[divergence](log_weight(world).exp(), world.problem.rewards)
+    return ADVANTAGES[divergence](world.w, world.R)
+
+
+def closed(world: OldMeasure, divergence: str = "URKL") -> torch.Tensor:
+    """1 where the clip of the dual-clip loss is flat, otherwise 0, [count]."""
+    return 1 - open_gates(world.w, advantage(world, divergence), PAPER)
 
 
 def clipped_worlds() -> list[OldMeasure]:
     """Distributions that are sampled so far from the policy that the clip of the dual-clip loss closes."""
-    return [w for w in normalized() if float(open_gates(log_weight(w).exp(), advantage(w), PAPER).min()) == 0]
+    return [w for w in normalized() if float(closed(w).max()) == 1]
 
 
 def wide_is_exact(world: OldMeasure) -> float:
     """Error of the clipped coefficient where nothing is clipped."""
-    return loss_error(world, "URKL", coefficient_loss(WIDE, stopped=True))
+    return world.loss_error(coefficient_loss(WIDE, stopped=True), "URKL")

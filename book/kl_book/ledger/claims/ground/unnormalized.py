@@ -14,60 +14,19 @@ from typing import NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import apart, worst
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms
+from kl_book.ledger.claims.ground.errors import apart
+from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, mean, reverse_kl, terms, variance
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 from kl_companion.tabular import Problem
 
 MASSES = (0.5, 1.0, 3.0)
 BETA = 0.4
-TRIED = r"Bandits and trees that another policy samples, with $\beta$ = 0.4"
-WITH_MASSES = f"{TRIED} and total masses 0.5, 1 and 3."
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of log pi, w = pi / pi_old (attached) and the reward of every sequence, each [count]: the loss, [count].
 
 What is printed inside a stop-gradient is to be detached by the loss itself."""
-
-
-class OldMeasure(NamedTuple):
-    """``mass`` times the distribution that a world is sampled from."""
-
-    problem: Problem
-    mass: float = 1.0
-
-
-@cache
-def measured(masses: tuple[float, ...] = MASSES) -> tuple[OldMeasure, ...]:
-    """Bandits and trees that another policy samples, with every one of the total masses."""
-    return tuple(OldMeasure(p, z) for p in sampled_elsewhere() for z in masses)
-
-
-@cache
-def normalized() -> tuple[OldMeasure, ...]:
-    """The same worlds with an old measure of mass 1."""
-    return measured((1.0,))
-
-
-def worlds_of(divergence: str) -> tuple[OldMeasure, ...]:
-    """Old measures of several masses for the unnormalized divergences, distributions for the others."""
-    return measured() if divergence.startswith("U") else normalized()
-
-
-def log_old(world: OldMeasure) -> torch.Tensor:
-    """log pi_old of every sequence, with the total mass in it, [count]; not from the enumerated terms."""
-    problem = world.problem
-    return problem.token_logp(problem.sampled_from).sum(-1) + math.log(world.mass)
-
-
-def log_policy(world: OldMeasure) -> torch.Tensor:
-    """log pi of every sequence, [count]."""
-    return terms(world.problem).logp.sum(-1)
-
-
-def log_weight(world: OldMeasure) -> torch.Tensor:
-    """log w = log pi - log pi_old, with the total mass in pi_old, [count]."""
-    return log_policy(world) - log_old(world)
+Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 # divergences of two vectors of log-densities [count], which need not be normalized
@@ -101,70 +60,135 @@ DIVERGENCES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def objective(world: OldMeasure, divergence: str, beta: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """J = sum of pi R - beta times the divergence, as a function of log pi of every sequence [count]."""
-    old, rewards = log_old(world), world.problem.rewards
-    return lambda logp: logp.exp() @ rewards - beta * DIVERGENCES[divergence](logp, old)
-
-
-def objective_gradient(world: OldMeasure, divergence: str, beta: float = BETA) -> torch.Tensor:
-    """Exact gradient of J in the policy's logits, [rows, vocab]."""
-    whole = objective(world, divergence, beta)
-    return exact(lambda logp, _: whole(logp), world.problem)[1]
-
-
-def divergence_value(world: OldMeasure, divergence: str) -> float:
-    """Exact value of a divergence at the policy."""
-    return exact(lambda logp, _: DIVERGENCES[divergence](logp, log_old(world)), world.problem)[0]
-
-
-def divergence_gradient(world: OldMeasure, divergence: str) -> torch.Tensor:
-    """Exact gradient of a divergence in the policy's logits, [rows, vocab]."""
-    return exact(lambda logp, _: DIVERGENCES[divergence](logp, log_old(world)), world.problem)[1]
-
-
-# losses on samples of the normalized old measure
-
-
-def slopes(function: Callable[[torch.Tensor], torch.Tensor], logp: torch.Tensor) -> torch.Tensor:
+def slopes(function: Function, logp: torch.Tensor) -> torch.Tensor:
     """Derivative of a number in the log-density of every sequence, [count], by automatic differentiation."""
     leaf = logp.detach().clone().requires_grad_()
-    (found,) = torch.autograd.grad(function(leaf), leaf)
-    return found
+    (slope,) = torch.autograd.grad(function(leaf), leaf)
+    return slope
 
 
-def losses(world: OldMeasure, loss: Loss, logp: torch.Tensor) -> torch.Tensor:
-    """A loss of every sequence at log-densities [count], which may carry a gradient, [count]."""
-    return loss(logp, (logp - log_old(world)).exp(), world.problem.rewards)
+class OldMeasure(NamedTuple):
+    """``mass`` times the distribution that a world is sampled from, over which means are taken.
+
+    ``count`` is the number of sequences, ``rows`` that of prefixes.
+    """
+
+    problem: Problem
+    mass: float = 1.0
+
+    @property
+    def p(self) -> torch.Tensor:
+        """Probability of being sampled, [count]."""
+        return terms(self.problem).p
+
+    @property
+    def s(self) -> torch.Tensor:
+        """Score of every sequence, [count, rows, vocab]."""
+        return terms(self.problem).score
+
+    @property
+    def R(self) -> torch.Tensor:
+        """Reward of every sequence, [count]."""
+        return self.problem.rewards
+
+    @property
+    def logp(self) -> torch.Tensor:
+        """log pi of every sequence, [count]."""
+        return terms(self.problem).logp.sum(-1)
+
+    @property
+    def log_old(self) -> torch.Tensor:
+        """log pi_old of every sequence, total mass included, [count]; not from the enumerated terms."""
+        return self.problem.token_logp(self.problem.sampled_from).sum(-1) + math.log(self.mass)
+
+    @property
+    def log_w(self) -> torch.Tensor:
+        """log pi - log pi_old of every sequence, [count]."""
+        return self.logp - self.log_old
+
+    @property
+    def w(self) -> torch.Tensor:
+        """pi / pi_old of every sequence, [count]."""
+        return self.log_w.exp()
+
+    @property
+    def free(self) -> torch.Tensor:
+        """Log of a density of every sequence whose total mass is not 1, [count]: pi times 0.7, tilted."""
+        count = len(self.logp)
+        return self.logp + math.log(0.7) + 0.1 * torch.arange(count, dtype=self.logp.dtype) / count
+
+    def E(self, x: torch.Tensor) -> torch.Tensor:
+        """Mean of x [count, ...] over the normalized old measure."""
+        return mean(self.p, x)
+
+    def Es(self, c: torch.Tensor) -> torch.Tensor:
+        """Mean of a coefficient [count] times the score, [rows, vocab]."""
+        return field(c, self.problem)
+
+    def times_score(self, c: torch.Tensor) -> torch.Tensor:
+        """A coefficient [count] times the score, [count, rows, vocab]."""
+        return c[:, None, None] * self.s
+
+    def var(self, x: torch.Tensor) -> float:
+        """Variance of x [count, ...], summed over all axes but the first."""
+        return variance(self.p, x)
+
+    def objective(self, divergence: str) -> Function:
+        """J = sum of pi R - beta times the divergence, as a function of log pi of every sequence [count]."""
+        old, beta = self.log_old, BETA
+        return lambda logp: logp.exp() @ self.R - beta * DIVERGENCES[divergence](logp, old)
+
+    def d_objective(self, divergence: str) -> torch.Tensor:
+        """Exact gradient of J in the policy's logits, [rows, vocab]."""
+        objective = self.objective(divergence)
+        return exact(lambda logp, _: objective(logp), self.problem)[1]
+
+    def divergence(self, name: str) -> float:
+        """Exact value of a divergence at the policy."""
+        return exact(lambda logp, _: DIVERGENCES[name](logp, self.log_old), self.problem)[0]
+
+    def d_divergence(self, name: str) -> torch.Tensor:
+        """Exact gradient of a divergence in the policy's logits, [rows, vocab]."""
+        return exact(lambda logp, _: DIVERGENCES[name](logp, self.log_old), self.problem)[1]
+
+    def losses(self, loss: Loss, logp: torch.Tensor) -> torch.Tensor:
+        """A loss of every sequence at log-densities [count], which may carry a gradient, [count]."""
+        return loss(logp, (logp - self.log_old).exp(), self.R)
+
+    def mean_loss(self, loss: Loss, logp: torch.Tensor) -> torch.Tensor:
+        """E[loss] over the normalized old measure at log-densities [count]."""
+        return self.E(self.losses(loss, logp))
+
+    def slope(self, loss: Loss) -> torch.Tensor:
+        """Gradient of the loss of every sequence in the policy's logits, [count, rows, vocab]."""
+        return self.times_score(slopes(lambda logp: self.losses(loss, logp).sum(), self.logp))
+
+    def grad(self, loss: Loss) -> torch.Tensor:
+        """Expected gradient of a loss over the normalized old measure, [rows, vocab]."""
+        return self.E(self.slope(loss))
+
+    def loss_error(self, loss: Loss, divergence: str) -> float:
+        """How far the expected gradient of a loss is from minus that of its objective."""
+        return apart(self.mass * self.grad(loss), -self.d_objective(divergence))
 
 
-def expected_loss(world: OldMeasure, loss: Loss, logp: torch.Tensor) -> torch.Tensor:
-    """E[loss] over the normalized old measure at log-densities [count]."""
-    return mean(terms(world.problem).p, losses(world, loss, logp))
+@cache
+def measured(masses: tuple[float, ...] = MASSES) -> tuple[OldMeasure, ...]:
+    """Bandits and trees that another policy samples, with every one of the total masses."""
+    return tuple(OldMeasure(p, z) for p in sampled_elsewhere() for z in masses)
 
 
-def loss_gradients(world: OldMeasure, loss: Loss) -> torch.Tensor:
-    """Gradient of the loss of every sequence in the policy's logits, [count, rows, vocab]."""
-    per_sample = slopes(lambda logp: losses(world, loss, logp).sum(), log_policy(world))
-    return per_sample[:, None, None] * terms(world.problem).score
+@cache
+def normalized() -> tuple[OldMeasure, ...]:
+    """The same worlds with an old measure of mass 1."""
+    return measured((1.0,))
 
 
-def surrogate_gradient(world: OldMeasure, loss: Loss) -> torch.Tensor:
-    """Expected gradient of a loss over the normalized old measure, [rows, vocab]."""
-    return mean(terms(world.problem).p, loss_gradients(world, loss))
+def worlds_of(divergence: str) -> tuple[OldMeasure, ...]:
+    """Old measures of several masses for the unnormalized divergences, distributions for the others."""
+    return measured() if divergence.startswith("U") else normalized()
 
 
-def loss_error(world: OldMeasure, divergence: str, loss: Loss) -> float:
-    """How far the expected gradient of a loss is from minus that of its objective."""
-    return apart(world.mass * surrogate_gradient(world, loss), -objective_gradient(world, divergence))
-
-
-def worst_loss_error(divergence: str, loss: Loss) -> float:
-    """The largest `loss_error` in all `worlds_of` a divergence."""
-    return worst(loss_error(world, divergence, loss) for world in worlds_of(divergence))
-
-
-def free_density(world: OldMeasure) -> torch.Tensor:
-    """Log of a density of every sequence whose total mass is not 1, [count]: pi times 0.7, tilted."""
-    logp = log_policy(world)
-    return logp + math.log(0.7) + 0.1 * torch.arange(len(logp), dtype=logp.dtype) / len(logp)
+def each_divergence() -> list[tuple[str, OldMeasure]]:
+    """Every divergence with each of its worlds."""
+    return [(name, world) for name in DIVERGENCES for world in worlds_of(name)]

@@ -7,7 +7,6 @@ from kl_book.ledger.claims.zhang2025design import (  # noqa: F401 - a section re
     clips,
     grpo,
     natural_gradient,
-    others,
     preliminaries,
     reinforce_style,
     runs,

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Form, Found, differs, less, numbers, printed, same
 from kl_book.ledger.claims.ground.calibration import surrogate_slopes
-from kl_book.ledger.claims.ground.errors import apart, differs, hedged, relative, worst
+from kl_book.ledger.claims.ground.errors import hedged, relative
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, stopped_loss
 from kl_book.ledger.claims.ground.sequences import token_kls
@@ -21,15 +21,11 @@ from kl_book.ledger.claims.ground.unnormalized import (
     MASSES,
     Loss,
     OldMeasure,
-    expected_loss,
-    log_policy,
-    loss_error,
-    loss_gradients,
+    each_divergence,
     normalized,
-    surrogate_gradient,
     unnormalized_reverse,
-    worlds_of,
 )
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import get_estimator
@@ -44,29 +40,22 @@ def k3(y: torch.Tensor) -> torch.Tensor:
     return y - y.log() - 1
 
 
-@claim("RPG-2.2-k3")
-def printed_k3_is_the_registered_one() -> Iterator[Found]:
+@claim("RPG-2.2-k3", over=worlds)
+def printed_k3_is_the_registered_one(problem: Problem) -> Iterator[Found]:
     """y - log y - 1 at y = pi_ref / pi is the registered k3 of the two log-probs, and is never negative."""
-    errors = []
-    for problem in worlds():
-        t = terms(problem)
-        logp, ref = t.logp.sum(-1), t.ref_logp.sum(-1)
-        printed = k3((ref - logp).exp())
-        errors += [apart(printed, get_estimator("k3").fn(logp, ref)), max(0.0, -float(printed.min()))]
-    yield from each_form(worst(errors))
+    logp, ref = terms(problem).logp.sum(-1), terms(problem).ref_logp.sum(-1)
+    estimate = k3((ref - logp).exp())
+    yield same(estimate, get_estimator("k3").fn(logp, ref))
+    yield less(0.0, float(estimate.min()), by=0.0)
 
 
-@claim("RPG-2.2-k3-urkl")
-def mean_of_k3_is_the_unnormalized_reverse_kl() -> Iterator[Found]:
+@claim("RPG-2.2-k3-urkl", over=each(worlds))
+def mean_of_k3_is_the_unnormalized_reverse_kl(w: World) -> Iterator[Found]:
     """E[k3(pi_ref / pi)] over samples of pi is UKL(pi || pi_ref), whatever the total mass of pi_ref."""
-    errors = []
-    for problem in worlds():
-        t = terms(problem)
-        for mass in MASSES:
-            ratio = mass * (-t.log_ratio.sum(-1)).exp()
-            value = exact(lambda p, q, z=mass: unnormalized_reverse(p, q + math.log(z)), problem)[0]  # type: ignore[misc]
-            errors.append(apart(mean(t.p, k3(ratio)), value))
-    yield from each_form(worst(errors))
+    for mass in MASSES:
+        shift = math.log(mass)
+        divergence = exact(lambda p, q, z=shift: unnormalized_reverse(p, q + z), w.problem)[0]  # type: ignore[misc]
+        yield same(w.E(k3(mass * (-w.l).exp())), divergence)
 
 
 # one decision, or a whole answer as one item
@@ -83,47 +72,45 @@ def penalty(problem: Problem, weight: Weight) -> Loss:
     return loss
 
 
-def value(world: OldMeasure, weight: Weight) -> float:
+def value(x: OldMeasure, weight: Weight) -> float:
     """E over the old policy of the penalty."""
-    return float(expected_loss(world, penalty(world.problem, weight), log_policy(world)))
+    return float(x.mean_loss(penalty(x.problem, weight), x.logp))
 
 
-def gradient(world: OldMeasure, weight: Weight) -> torch.Tensor:
+def gradient(x: OldMeasure, weight: Weight) -> torch.Tensor:
     """E over the old policy of the differentiated penalty, [rows, vocab]."""
-    return surrogate_gradient(world, penalty(world.problem, weight))
+    return x.grad(penalty(x.problem, weight))
 
 
 @claim("RPG-2.2-weight")
 def the_weight_makes_the_value_right() -> Iterator[Found]:
     """E over pi_old of w k3 is UKL(pi || pi_ref); without w it is another number."""
-    errors, shares = [], []
-    for world in normalized():
-        wanted = exact(unnormalized_reverse, world.problem)[0]
-        errors += [apart(value(world, "attached"), wanted), differs(value(world, "none"), wanted)]
-        shares.append(value(world, "none") / wanted)
-    yield from each_form(worst(errors), min_shares=min(shares), max_shares=max(shares))
+    shares = []
+    for x in normalized():
+        divergence = exact(unnormalized_reverse, x.problem)[0]
+        yield same(value(x, "attached"), divergence)
+        yield differs(value(x, "none"), divergence)
+        shares.append(value(x, "none") / divergence)
+    yield numbers(least=min(shares), most=max(shares))
 
 
 @claim("RPG-1-corrected-loss")
 def the_weight_makes_value_and_gradient_right() -> Iterator[Found]:
     """w k3 with w differentiated has the value and the gradient of UKL(pi || pi_ref); without w neither."""
-    errors, detached, on_policy = [], [], []
-    for world in normalized():
-        kl, wanted = exact(unnormalized_reverse, world.problem)
-        errors += [apart(value(world, "attached"), kl), apart(gradient(world, "attached"), wanted)]
-        errors += [differs(value(world, "none"), kl), differs(gradient(world, "none"), wanted)]
-        detached.append(relative(gradient(world, "detached"), wanted))
-    for problem in worlds():
-        wanted = exact(unnormalized_reverse, problem)[1]
-        on_policy.append(relative(gradient(OldMeasure(problem), "none"), wanted))
-        errors.append(apart(gradient(OldMeasure(problem), "attached"), wanted))
-    yield from each_form(
-        worst(errors),
-        min_detached=min(detached),
-        max_detached=max(detached),
-        min_on_policy=min(on_policy),
-        max_on_policy=max(on_policy),
-    )
+    detached, on_policy = [], []
+    for x in normalized():
+        divergence, wanted = exact(unnormalized_reverse, x.problem)
+        yield same(value(x, "attached"), divergence)
+        yield same(gradient(x, "attached"), wanted)
+        yield differs(value(x, "none"), divergence)
+        yield differs(gradient(x, "none"), wanted)
+        detached.append(relative(gradient(x, "detached"), wanted))
+    for x in map(OldMeasure, worlds()):
+        wanted = exact(unnormalized_reverse, x.problem)[1]
+        yield same(gradient(x, "attached"), wanted)
+        on_policy.append(relative(gradient(x, "none"), wanted))
+    yield numbers(least_detached=min(detached), most_detached=max(detached))
+    yield numbers(least_on_policy=min(on_policy), most_on_policy=max(on_policy))
 
 
 # GRPO's objective as printed, token by token
@@ -155,65 +142,44 @@ def intended_gradient(problem: Problem, beta: float = BETA) -> torch.Tensor:
 @claim("RPG-2.2-grpo")
 def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
     """GRPO's printed objective has not the gradient of J_Clip - beta UKL; with w, and one length, it has."""
-    other, errors, sizes = [], [], []
+    shares, uneven = [], []
     for problem in few_sampled_elsewhere():
-        wanted = intended_gradient(problem)
-        gap = relative(grpo_gradient(problem, "none"), wanted)
-        other.append(gap > TOLERANCE)
-        sizes.append(gap)
+        wanted, mended = intended_gradient(problem), grpo_gradient(problem, "attached")
+        shares.append(relative(grpo_gradient(problem, "none"), wanted))
         if len(problem.completion_mask.sum(-1).unique()) == 1:
-            errors.append(apart(grpo_gradient(problem, "attached"), wanted))
-    uneven = [
-        relative(grpo_gradient(p, "attached"), intended_gradient(p))
-        for p in few_sampled_elsewhere()
-        if len(p.completion_mask.sum(-1).unique()) > 1
-    ]
-    yield from each_form(
-        worst([hedged(other), *errors]),
-        SIZE=SIZE,
-        BETA=BETA,
-        min_sizes=min(sizes),
-        max_sizes=max(sizes),
-        max_uneven=max(uneven),
-    )
+            yield same(mended, wanted)
+        else:
+            uneven.append(relative(mended, wanted))
+    yield printed(hedged(share > TOLERANCE for share in shares))
+    yield numbers(size=SIZE, beta=BETA, least=min(shares), most=max(shares), most_uneven=max(uneven))
+
+
+FORMS: tuple[Form, ...] = ("printed", "inside")
 
 
 @claim("RPG-abs-k3")
 def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
     """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
-    inside, printed, older = [], [], []
-    for problem in worlds():
-        value_of_it, wanted = exact(unnormalized_reverse, problem)
-        world = OldMeasure(problem)
-        sampled = penalty(problem, "none")
-        t = terms(problem)
-        of_samples = sampled(t.logp.sum(-1), t.p, t.p)[:, None, None] * t.score
-        through_both = mean(t.p, of_samples + loss_gradients(world, sampled))
-        inside += [apart(value(world, "none"), value_of_it), apart(through_both, wanted)]
-        printed.append(relative(gradient(world, "none"), wanted))
-    for world in normalized():
-        wanted = exact(unnormalized_reverse, world.problem)[1]
-        older.append(relative(gradient(world, "none"), wanted))
-    yield from each_form(
-        worst([*inside, *printed, *older]),
-        inside=worst(inside),
-        min_printed=min(printed),
-        max_printed=max(printed),
-        min_older=min(older),
-        max_older=max(older),
-    )
+    shares, older = [], []
+    for x in map(OldMeasure, worlds()):
+        sampled, (divergence, wanted) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
+        through_both = x.times_score(sampled(x.logp, x.p, x.p)) + x.slope(sampled)
+        for form in FORMS:
+            yield same(value(x, "none"), divergence, form)
+            yield same(x.E(through_both), wanted, form)
+        shares.append(relative(gradient(x, "none"), wanted))
+    for x in normalized():
+        older.append(relative(gradient(x, "none"), exact(unnormalized_reverse, x.problem)[1]))
+    yield printed(max(*shares, *older))
+    yield numbers(least=min(shares), most=max(shares), least_older=min(older), most_older=max(older))
 
 
 # losses of tables 1, 2 and 4, and of appendix F, as printed
 
 
-@claim("RPG-abs-equivalence")
-def losses_with_stop_gradient_have_the_same_gradients() -> Iterator[Found]:
+@claim("RPG-abs-equivalence", over=each_divergence)
+def losses_with_stop_gradient_have_the_same_gradients(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """For each of the four objectives the two losses have one gradient, sample by sample, that of -J."""
-    errors = []
-    for divergence, whole in DIFFERENTIABLE.items():
-        stopped = stopped_loss(divergence)
-        for world in worlds_of(divergence):
-            each = [world.mass * loss_gradients(world, loss) for loss in (whole, stopped)]
-            errors += [apart(*each), loss_error(world, divergence, stopped)]
-    yield from each_form(worst(errors))
+    divergence, x = case
+    yield same(x.mass * x.slope(DIFFERENTIABLE[divergence]), x.mass * x.slope(stopped_loss(divergence)))
+    yield printed(x.loss_error(stopped_loss(divergence), divergence))

@@ -8,11 +8,10 @@ from itertools import pairwise
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Found, less, numbers, same
 from kl_book.ledger.claims.ground.anchors import fisher
-from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, reverse_kl
-from kl_book.ledger.claims.ground.unnormalized import BETA, OldMeasure, objective_gradient
+from kl_book.ledger.claims.ground.unnormalized import BETA, OldMeasure, slopes
 from kl_book.ledger.claims.ground.updates import utility_gradient
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
@@ -20,50 +19,31 @@ from kl_companion.tabular import Problem
 STRENGTHS = (10.0, 100.0, 1000.0)  # of beta
 
 
-@claim("RPG-eqB.1")
-def the_kl_to_second_order() -> Iterator[Found]:
+@claim("RPG-eqB.1", over=lambda: [*bandits(), *trees()[:2]])
+def the_kl_to_second_order(problem: Problem) -> Iterator[Found]:
     """At the policy itself its value and gradient vanish and its Hessian is the Fisher matrix, either way."""
-    errors = []
-    for problem in (*bandits(), *trees()[:2]):
-        theta = problem.logits.detach()
-        here = problem.token_logp(theta).sum(-1)
-        for kl in (forward_kl, reverse_kl):
+    theta = problem.logits.detach()
+    here = problem.token_logp(theta).sum(-1)
+    for kl in (forward_kl, reverse_kl):
 
-            def distance(flat: torch.Tensor) -> torch.Tensor:
-                return kl(problem.token_logp(flat.view_as(theta)).sum(-1), here)  # noqa: B023 - called at once
+        def distance(flat: torch.Tensor) -> torch.Tensor:
+            return kl(problem.token_logp(flat.view_as(theta)).sum(-1), here)  # noqa: B023 - called at once
 
-            leaf = theta.flatten().clone().requires_grad_()
-            value = distance(leaf)
-            (gradient,) = torch.autograd.grad(value, leaf)
-            errors += [apart(value.detach(), 0.0), apart(gradient, 0.0)]
-            hessian = torch.autograd.functional.hessian(distance, theta.flatten())
-            errors.append(apart(hessian, fisher(problem)))
-        at_the_policy = OldMeasure(problem._replace(behavior_logits=theta))
-        errors.append(apart(objective_gradient(at_the_policy, "FKL"), utility_gradient(problem)))
-    yield from each_form(worst(errors))
+        yield same(distance(theta.flatten()), 0.0)
+        yield same(slopes(distance, theta.flatten()), 0.0)
+        yield same(torch.autograd.functional.hessian(distance, theta.flatten()), fisher(problem))
+    at_the_policy = OldMeasure(problem._replace(behavior_logits=theta))
+    yield same(at_the_policy.d_objective("FKL"), utility_gradient(problem))
 
 
-@claim("RPG-eqB.5")
-def the_step_of_the_local_surrogate() -> Iterator[Found]:
+@claim("RPG-eqB.5", over=bandits)
+def the_step_of_the_local_surrogate(problem: Problem) -> Iterator[Found]:
     """With one logit fixed F has an inverse, and the step is (R_a - R_fixed) / beta by hand."""
-    errors = []
-    for problem in bandits():
-        matrix, gradient = fisher(problem)[:-1, :-1], utility_gradient(problem)[0, :-1]
-        step = torch.linalg.solve(matrix, gradient) / BETA
-        errors.append(apart(gradient - BETA * matrix @ step, 0.0))
-        by_hand = (problem.rewards[:-1] - problem.rewards[-1]) / BETA
-        errors.append(apart(step, by_hand))
-        leaf = step.clone().requires_grad_()
-        surrogate = gradient @ leaf - BETA / 2 * leaf @ matrix @ leaf
-        (slope,) = torch.autograd.grad(surrogate, leaf)
-        errors.append(apart(slope, 0.0))
-    yield from each_form(worst(errors))
-
-
-def _natural(problem: Problem) -> torch.Tensor:
-    """Pseudo-inverse of the Fisher matrix times the gradient of E[R], flat."""
-    inverse = torch.linalg.pinv(fisher(problem), rtol=1e-10, hermitian=True)
-    return inverse @ field(problem.rewards, problem).flatten()
+    matrix, gradient = fisher(problem)[:-1, :-1], utility_gradient(problem)[0, :-1]
+    step = torch.linalg.solve(matrix, gradient) / BETA
+    yield same(gradient - BETA * matrix @ step, 0.0)
+    yield same(step, (problem.rewards[:-1] - problem.rewards[-1]) / BETA)
+    yield same(slopes(lambda x: gradient @ x - BETA / 2 * x @ matrix @ x, step), 0.0)
 
 
 def _remaining(problem: Problem, step: torch.Tensor, beta: float, *, forward: bool) -> float:
@@ -81,13 +61,15 @@ def _remaining(problem: Problem, step: torch.Tensor, beta: float, *, forward: bo
 @claim("RPG-rem3.8")
 def natural_gradient_is_the_step_of_the_local_model() -> Iterator[Found]:
     """With J linear and the KL quadratic, the best step is the natural gradient over beta."""
-    errors, cosines = [], []
+    cosines = []
     for problem in (*bandits()[3:], *trees()):
-        natural = _natural(problem)
+        inverse = torch.linalg.pinv(fisher(problem), rtol=1e-10, hermitian=True)
+        natural = inverse @ field(problem.rewards, problem).flatten()
         reward = utility_gradient(problem).flatten()
-        errors.append(apart(reward - BETA * fisher(problem) @ (natural / BETA), 0.0))
+        yield same(reward - BETA * fisher(problem) @ (natural / BETA), 0.0)
         for forward in (True, False):
             left = [_remaining(problem, natural / beta, beta, forward=forward) for beta in STRENGTHS]
-            errors += [violation(after - 0.2 * before - 1e-9) for before, after in pairwise(left)]
+            for before, after in pairwise(left):
+                yield less(after, 0.2 * before + 1e-9, by=0.0)
         cosines.append(float(reward @ natural / (reward.norm() * natural.norm())))
-    yield from each_form(worst(errors), min_cosines=min(cosines), max_cosines=max(cosines))
+    yield numbers(least=min(cosines), most=max(cosines))

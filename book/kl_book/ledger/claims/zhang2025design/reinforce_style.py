@@ -6,102 +6,62 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
-from kl_book.ledger.claims.ground.rpg_losses import WEIGHTS, Weight, stopped_loss
+from kl_book.ledger.claims.checks import Check, claim
+from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground.rpg_losses import WEIGHTS, stopped_loss
 from kl_book.ledger.claims.ground.sequences import values_of_prefixes
 from kl_book.ledger.claims.ground.sums import terms
-from kl_book.ledger.claims.ground.unnormalized import (
-    Loss,
-    log_weight,
-    loss_gradients,
-    measured,
-    objective_gradient,
-    surrogate_gradient,
-    worlds_of,
-    worst_loss_error,
-)
+from kl_book.ledger.claims.ground.unnormalized import OldMeasure, each_divergence, measured, worlds_of
 from kl_book.ledger.claims.ground.updates import every_token, token_field, utility_gradient
 from kl_book.ledger.claims.ground.worlds import trees
 from kl_companion.tabular import Problem
 
 
-def _attached(weight: Weight) -> Loss:
-    """-weight log pi, without the stop-gradient."""
-    return lambda logp, w, r: -weight(w, r) * logp
+def _has_minus_the_gradient(*divergences: str) -> Check:
+    """-E[SG(weight) log pi] has minus the gradient of its objective."""
+
+    def check() -> Iterator[Found]:
+        for divergence in divergences:
+            for x in worlds_of(divergence):
+                yield printed(x.loss_error(stopped_loss(divergence), divergence))
+
+    return check
 
 
-@claim("RPG-tab2-UFKL")
-def unnormalized_forward_weight() -> Iterator[Found]:
-    """-E[SG(Z(wR - beta(w - 1))) log pi] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("UFKL", stopped_loss("UFKL")))
-
-
-@claim("RPG-tab2-URKL")
-def unnormalized_reverse_weight() -> Iterator[Found]:
-    """-E[SG(Z w(R - beta log w)) log pi] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("URKL", stopped_loss("URKL")))
-
-
-@claim("RPG-propF.1")
-def forward_weight() -> Iterator[Found]:
-    """-E[SG(wR + beta) log pi] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("FKL", stopped_loss("FKL")))
-
-
-@claim("RPG-propF.4")
-def reverse_weight() -> Iterator[Found]:
-    """-E[SG(w(R - beta log w - beta)) log pi] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("RKL", stopped_loss("RKL")))
-
-
-@claim("RPG-prop4.1")
-def both_losses_of_the_table() -> Iterator[Found]:
-    """For both objectives of section 3, and with every total mass."""
-    yield from each_form(worst(worst_loss_error(x, stopped_loss(x)) for x in ("UFKL", "URKL")))
+claim("RPG-tab2-UFKL")(_has_minus_the_gradient("UFKL"))
+claim("RPG-tab2-URKL")(_has_minus_the_gradient("URKL"))
+claim("RPG-propF.1")(_has_minus_the_gradient("FKL"))
+claim("RPG-propF.4")(_has_minus_the_gradient("RKL"))
+claim("RPG-prop4.1")(_has_minus_the_gradient("UFKL", "URKL"))
 
 
 @claim("RPG-4-sg")
 def what_leaks_without_the_stop_gradient() -> Iterator[Found]:
     """The derivative of the weight times log pi is added, and is zero in no world."""
-    errors, sizes = [], []
-    for divergence, weight in WEIGHTS.items():
-        for world in worlds_of(divergence):
-            wanted = -objective_gradient(world, divergence)
-            leaking = world.mass * surrogate_gradient(world, _attached(weight))
-            errors.append(differs(leaking, wanted))
-            sizes.append(relative(leaking, wanted))
-        errors.append(worst_loss_error(divergence, stopped_loss(divergence)))
-    yield from each_form(
-        worst(errors), min_sizes=min(sizes), max_sizes=max(sizes), number_of_sizes=len(sizes)
-    )
+    shares = []
+    for divergence, x in each_divergence():
+        weight, wanted = WEIGHTS[divergence], -x.d_objective(divergence)
+        leaking = x.mass * x.grad(lambda logp, w, r, weight=weight: -weight(w, r) * logp)  # type: ignore[misc]
+        yield differs(leaking, wanted)
+        yield printed(x.loss_error(stopped_loss(divergence), divergence))
+        shares.append(relative(leaking, wanted))
+    yield numbers(least=min(shares), most=max(shares), cases=len(shares))
 
 
-@claim("RPG-eqF.1")
-def a_detached_weight_multiplies_the_score() -> Iterator[Found]:
+@claim("RPG-eqF.1", over=each_divergence)
+def a_detached_weight_multiplies_the_score(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """Differentiated, -SG(weight) log pi is minus the weight times the score, sample by sample."""
-    errors = []
-    for divergence, weight in WEIGHTS.items():
-        for world in worlds_of(divergence):
-            by_hand = (
-                -weight(log_weight(world).exp(), world.problem.rewards)[:, None, None]
-                * terms(world.problem).score
-            )
-            errors.append(apart(loss_gradients(world, stopped_loss(divergence)), by_hand))
-        errors.append(worst_loss_error(divergence, stopped_loss(divergence)))
-    yield from each_form(worst(errors))
+    divergence, x = case
+    yield same(x.slope(stopped_loss(divergence)), x.times_score(-WEIGHTS[divergence](x.w, x.R)))
+    yield printed(x.loss_error(stopped_loss(divergence), divergence))
 
 
-@claim("RPG-L-Z")
-def leaving_the_mass_out() -> Iterator[Found]:
+@claim("RPG-L-Z", over=measured)
+def leaving_the_mass_out(x: OldMeasure) -> Iterator[Found]:
     """Without the factor Z the gradient is that of the objective divided by Z."""
-    errors = []
     for divergence in ("UFKL", "URKL"):
-        for world in measured():
-            found = surrogate_gradient(world, stopped_loss(divergence))
-            errors.append(apart(found, -objective_gradient(world, divergence) / world.mass))
-    yield from each_form(worst(errors))
+        yield same(x.grad(stopped_loss(divergence)), -x.d_objective(divergence) / x.mass)
 
 
 # baselines of a state, appendix C.1
@@ -113,26 +73,20 @@ def _baseline(problem: Problem) -> torch.Tensor:
     return per_prefix[problem.rows] * problem.completion_mask
 
 
-@claim("RPG-C1-baseline")
-def a_baseline_of_the_prefix_has_no_effect() -> Iterator[Found]:
+@claim("RPG-C1-baseline", over=trees)
+def a_baseline_of_the_prefix_has_no_effect(problem: Problem) -> Iterator[Found]:
     """E sum b(s_t) score_t = 0, for any numbers b and for the true values of the prefixes."""
-    errors = []
-    for problem in trees():
-        reward = every_token(problem, problem.rewards)
-        value = values_of_prefixes(problem, reward)[problem.rows] * problem.completion_mask
-        for b in (_baseline(problem), value):
-            errors.append(apart(token_field(problem, b), 0.0))
-            errors.append(apart(token_field(problem, reward - b), utility_gradient(problem)))
-    yield from each_form(worst(errors))
+    reward = every_token(problem, problem.rewards)
+    value = values_of_prefixes(problem, reward)[problem.rows] * problem.completion_mask
+    for b in (_baseline(problem), value):
+        yield same(token_field(problem, b), 0.0)
+        yield same(token_field(problem, reward - b), utility_gradient(problem))
 
 
-@claim("RPG-eqC.2")
-def the_loss_with_a_detached_advantage() -> Iterator[Found]:
+@claim("RPG-eqC.2", over=trees)
+def the_loss_with_a_detached_advantage(problem: Problem) -> Iterator[Found]:
     """Differentiated on samples of the policy, it has minus the gradient of the expected reward."""
-    errors = []
-    for problem in trees():
-        advantage = every_token(problem, problem.rewards) - _baseline(problem)
-        leaf = terms(problem).logp.clone().requires_grad_()
-        (found,) = torch.autograd.grad(-(advantage * leaf).sum(), leaf)
-        errors.append(apart(token_field(problem, found), -utility_gradient(problem)))
-    yield from each_form(worst(errors))
+    advantage = every_token(problem, problem.rewards) - _baseline(problem)
+    leaf = terms(problem).logp.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(-(advantage * leaf).sum(), leaf)
+    yield same(token_field(problem, slope), -utility_gradient(problem))

@@ -6,215 +6,133 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, worst
+from kl_book.ledger.claims.checks import Check, claim
+from kl_book.ledger.claims.comparisons import Found, differs, printed, same
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE
-from kl_book.ledger.claims.ground.sums import field, mean, terms
 from kl_book.ledger.claims.ground.unnormalized import (
     BETA,
     OldMeasure,
-    divergence_value,
-    expected_loss,
-    log_old,
-    log_policy,
-    log_weight,
-    losses,
+    each_divergence,
     measured,
     normalized,
-    objective,
-    objective_gradient,
     slopes,
     worlds_of,
-    worst_loss_error,
 )
 from kl_book.ledger.claims.ground.updates import utility_gradient
 
 
-@claim("RPG-tab1-UFKL")
-def unnormalized_forward_loss() -> Iterator[Found]:
-    """Z E[-wR + beta (w - log w - 1)] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("UFKL", DIFFERENTIABLE["UFKL"]))
+def _has_minus_the_gradient(divergence: str) -> Check:
+    """The loss of a table, differentiated, has minus the gradient of its objective."""
+
+    def check() -> Iterator[Found]:
+        for x in worlds_of(divergence):
+            yield printed(x.loss_error(DIFFERENTIABLE[divergence], divergence))
+
+    return check
 
 
-@claim("RPG-tab1-URKL")
-def unnormalized_reverse_loss() -> Iterator[Found]:
-    """Z E[-wR + beta (w log w - w)] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("URKL", DIFFERENTIABLE["URKL"]))
+claim("RPG-tab1-UFKL")(_has_minus_the_gradient("UFKL"))
+claim("RPG-tab1-URKL")(_has_minus_the_gradient("URKL"))
+claim("RPG-propE.1-loss")(_has_minus_the_gradient("FKL"))
+claim("RPG-propE.3-loss")(_has_minus_the_gradient("RKL"))
 
 
-@claim("RPG-propE.1-loss")
-def forward_loss() -> Iterator[Found]:
-    """E[-wR - beta log pi] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("FKL", DIFFERENTIABLE["FKL"]))
-
-
-@claim("RPG-propE.3-loss")
-def reverse_loss() -> Iterator[Found]:
-    """E[w(-R + beta log w)] has minus the gradient of its objective."""
-    yield from each_form(worst_loss_error("RKL", DIFFERENTIABLE["RKL"]))
-
-
-@claim("RPG-propE.1-grad")
-def forward_gradient() -> Iterator[Found]:
+@claim("RPG-propE.1-grad", over=normalized)
+def forward_gradient(x: OldMeasure) -> Iterator[Found]:
     """E_old[(wR + beta) score] is the gradient of E[R] - beta KL(old, policy)."""
-    errors = []
-    for world in normalized():
-        w = log_weight(world).exp()
-        found = field(w * world.problem.rewards + BETA, world.problem)
-        errors.append(apart(found, objective_gradient(world, "FKL")))
-    yield from each_form(worst(errors))
+    yield same(x.Es(x.w * x.R + BETA), x.d_objective("FKL"))
 
 
-@claim("RPG-propE.3-grad")
-def reverse_gradient() -> Iterator[Found]:
+@claim("RPG-propE.3-grad", over=normalized)
+def reverse_gradient(x: OldMeasure) -> Iterator[Found]:
     """E_old[w(R - beta(log w + 1)) score] is the gradient of E[R] - beta KL(policy, old)."""
-    errors = []
-    for world in normalized():
-        log_w = log_weight(world)
-        found = field(log_w.exp() * (world.problem.rewards - BETA * (log_w + 1)), world.problem)
-        errors.append(apart(found, objective_gradient(world, "RKL")))
-    yield from each_form(worst(errors))
+    yield same(x.Es(x.w * (x.R - BETA * (x.log_w + 1))), x.d_objective("RKL"))
 
 
-def _two_policies(world: OldMeasure) -> tuple[torch.Tensor, torch.Tensor]:
-    """log pi of every sequence under the policy and under another one, [count] each."""
-    return log_policy(world), world.problem.token_logp(world.problem.ref_logits).sum(-1)
-
-
-@claim("RPG-4-minusJ")
-def losses_are_minus_the_objective_up_to_constants() -> Iterator[Found]:
+@claim("RPG-4-minusJ", over=each_divergence)
+def losses_are_minus_the_objective_up_to_constants(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """L + J is one number at two policies, for all four divergences."""
-    errors = []
-    for divergence, loss in DIFFERENTIABLE.items():
-        for world in worlds_of(divergence):
-            value = objective(world, divergence, BETA)
-            gaps = [
-                float(world.mass * expected_loss(world, loss, x) + value(x)) for x in _two_policies(world)
-            ]
-            errors.append(apart(*gaps))
-            if divergence in ("UFKL", "RKL"):
-                errors.append(apart(gaps[0], 0.0))
-        errors.append(worst_loss_error(divergence, DIFFERENTIABLE[divergence]))
-    yield from each_form(worst(errors))
+    divergence, x = case
+    loss, objective = DIFFERENTIABLE[divergence], x.objective(divergence)
+    other = x.problem.token_logp(x.problem.ref_logits).sum(-1)
+    here, there = (x.mass * x.mean_loss(loss, logp) + objective(logp) for logp in (x.logp, other))
+    yield same(here, there)
+    if divergence in ("UFKL", "RKL"):
+        yield same(here, 0.0)
+    yield printed(x.loss_error(loss, divergence))
 
 
-@claim("RPG-remE.2")
-def without_a_reward_it_is_maximum_likelihood() -> Iterator[Found]:
+@claim("RPG-remE.2", over=normalized)
+def without_a_reward_it_is_maximum_likelihood(x: OldMeasure) -> Iterator[Found]:
     """With R = 0 the gradient of J is beta times that of the mean log-likelihood of the old samples."""
-    errors = []
-    for world in normalized():
-        silent = OldMeasure(world.problem._replace(rewards=torch.zeros_like(world.problem.rewards)))
-        likelihood = field(torch.ones_like(log_policy(silent)), silent.problem)
-        errors.append(apart(objective_gradient(silent, "FKL"), BETA * likelihood))
-    yield from each_form(worst(errors))
+    silent = OldMeasure(x.problem._replace(rewards=torch.zeros_like(x.R)))
+    yield same(silent.d_objective("FKL"), BETA * silent.Es(torch.ones_like(x.R)))
 
 
-@claim("RPG-eqE.1")
-def value_of_the_forward_objective() -> Iterator[Found]:
+@claim("RPG-eqE.1", over=normalized)
+def value_of_the_forward_objective(x: OldMeasure) -> Iterator[Found]:
     """It is E_old[wR + beta log w]."""
-    errors = []
-    for world in normalized():
-        log_w = log_weight(world)
-        by_hand = mean(terms(world.problem).p, log_w.exp() * world.problem.rewards + BETA * log_w)
-        errors.append(apart(by_hand, objective(world, "FKL", BETA)(log_policy(world))))
-    yield from each_form(worst(errors))
+    yield same(x.E(x.w * x.R + BETA * x.log_w), x.objective("FKL")(x.logp))
 
 
-@claim("RPG-eqE.2")
-def value_of_the_reverse_objective() -> Iterator[Found]:
+@claim("RPG-eqE.2", over=normalized)
+def value_of_the_reverse_objective(x: OldMeasure) -> Iterator[Found]:
     """KL(policy, old) = E_old[w log w], and J = E_old[wR - beta w log w]."""
-    errors = []
-    for world in normalized():
-        log_w, p = log_weight(world), terms(world.problem).p
-        w = log_w.exp()
-        errors.append(apart(mean(p, w * log_w), divergence_value(world, "RKL")))
-        by_hand = mean(p, w * world.problem.rewards - BETA * w * log_w)
-        errors.append(apart(by_hand, objective(world, "RKL", BETA)(log_policy(world))))
-    yield from each_form(worst(errors))
+    yield same(x.E(x.w * x.log_w), x.divergence("RKL"))
+    yield same(x.E(x.w * x.R - BETA * x.w * x.log_w), x.objective("RKL")(x.logp))
 
 
-@claim("RPG-D-forward")
-def k3_forward() -> Iterator[Found]:
+@claim("RPG-D-forward", over=measured)
+def k3_forward(x: OldMeasure) -> Iterator[Found]:
     """The integral of pi_old k3(pi / pi_old) is UKL(old, policy)."""
-    errors = []
-    for world in measured():
-        log_w = log_weight(world)
-        found = world.mass * mean(terms(world.problem).p, log_w.exp() - 1 - log_w)
-        errors.append(apart(found, divergence_value(world, "UFKL")))
-    yield from each_form(worst(errors))
+    yield same(x.mass * x.E(x.w - 1 - x.log_w), x.divergence("UFKL"))
 
 
-@claim("RPG-D-reverse")
-def k3_reverse() -> Iterator[Found]:
+@claim("RPG-D-reverse", over=measured)
+def k3_reverse(x: OldMeasure) -> Iterator[Found]:
     """The mean of k3(pi_old / pi) under the policy is UKL(policy, old)."""
-    errors = []
-    for world in measured():
-        y = log_old(world) - log_policy(world)
-        found = mean(log_policy(world).exp(), y.exp() - 1 - y)
-        errors.append(apart(found, divergence_value(world, "URKL")))
-    yield from each_form(worst(errors))
+    y = x.log_old - x.logp
+    yield same(x.logp.exp() @ (y.exp() - 1 - y), x.divergence("URKL"))
 
 
-@claim("RPG-K-gradw")
-def derivative_of_the_ratio() -> Iterator[Found]:
+@claim("RPG-K-gradw", over=normalized)
+def derivative_of_the_ratio(x: OldMeasure) -> Iterator[Found]:
     """grad w = w score, grad log w = score, of every sequence."""
-    errors = []
-    for world in normalized():
-        problem, old = world.problem, log_old(world)
-        theta, score, w = problem.logits.detach(), terms(world.problem).score, log_weight(world).exp()
+    old = x.log_old
 
-        def ratio(logits: torch.Tensor) -> torch.Tensor:
-            return (problem.token_logp(logits).sum(-1) - old).exp()  # noqa: B023 - called at once
+    def ratio(logits: torch.Tensor) -> torch.Tensor:
+        return (x.problem.token_logp(logits).sum(-1) - old).exp()
 
-        found = torch.autograd.functional.jacobian(ratio, theta, vectorize=True)
-        errors.append(apart(found, w[:, None, None] * score))
-        errors.append(apart(found / w[:, None, None], score))
-        errors.append(apart(mean(terms(problem).p * problem.rewards, found), utility_gradient(problem)))
-    yield from each_form(worst(errors))
+    slope = torch.autograd.functional.jacobian(ratio, x.problem.logits.detach(), vectorize=True)
+    yield same(slope, x.times_score(x.w))
+    yield same(slope / x.w[:, None, None], x.s)
+    yield same(x.E(x.R[:, None, None] * slope), utility_gradient(x.problem))
 
 
-@claim("RPG-K2-J")
-def value_of_the_unnormalized_forward_objective() -> Iterator[Found]:
+@claim("RPG-K2-J", over=measured)
+def value_of_the_unnormalized_forward_objective(x: OldMeasure) -> Iterator[Found]:
     """It is Z E[wR + beta log w - beta w + beta]."""
-    errors = []
-    for world in measured():
-        log_w, r = log_weight(world), world.problem.rewards
-        w = log_w.exp()
-        found = world.mass * mean(terms(world.problem).p, w * r + BETA * log_w - BETA * w + BETA)
-        errors.append(apart(found, objective(world, "UFKL", BETA)(log_policy(world))))
-    yield from each_form(worst(errors))
+    mean = x.E(x.w * x.R + BETA * x.log_w - BETA * x.w + BETA)
+    yield same(x.mass * mean, x.objective("UFKL")(x.logp))
 
 
-@claim("RPG-K4-J")
-def value_of_the_unnormalized_reverse_objective() -> Iterator[Found]:
+@claim("RPG-K4-J", over=measured)
+def value_of_the_unnormalized_reverse_objective(x: OldMeasure) -> Iterator[Found]:
     """It is Z E[wR - beta w log w - beta + beta w]."""
-    errors = []
-    for world in measured():
-        log_w, r = log_weight(world), world.problem.rewards
-        w = log_w.exp()
-        found = world.mass * mean(terms(world.problem).p, w * r - BETA * w * log_w - BETA + BETA * w)
-        errors.append(apart(found, objective(world, "URKL", BETA)(log_policy(world))))
-    yield from each_form(worst(errors))
+    mean = x.E(x.w * x.R - BETA * x.w * x.log_w - BETA + BETA * x.w)
+    yield same(x.mass * mean, x.objective("URKL")(x.logp))
 
 
-def _without_the_constant(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+def _without_the_constant(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """The loss of UFKL without its -1."""
     return -w * r + BETA * (w - w.log())
 
 
-@claim("RPG-K2-constant")
-def the_minus_one_of_the_loss() -> Iterator[Found]:
+@claim("RPG-K2-constant", over=measured)
+def the_minus_one_of_the_loss(x: OldMeasure) -> Iterator[Found]:
     """Without it L is beta Z away from -J, and its gradient is the same for every sample."""
-    errors = []
-    for world in measured():
-        logp = log_policy(world)
-        gap = world.mass * expected_loss(world, _without_the_constant, logp)
-        gap = gap + objective(world, "UFKL", BETA)(logp)
-        errors.append(apart(gap, BETA * world.mass))
-        both = [
-            slopes(lambda x, loss=loss: losses(world, loss, x).sum(), logp)  # type: ignore[misc]  # noqa: B023
-            for loss in (_without_the_constant, DIFFERENTIABLE["UFKL"])
-        ]
-        errors += [apart(*both), differs(gap, 0.0)]
-    yield from each_form(worst(errors))
+    gap = x.mass * x.mean_loss(_without_the_constant, x.logp) + x.objective("UFKL")(x.logp)
+    yield same(gap, BETA * x.mass)
+    yield differs(gap, 0.0)
+    without = slopes(lambda logp: x.losses(_without_the_constant, logp).sum(), x.logp)
+    yield same(without, slopes(lambda logp: x.losses(DIFFERENTIABLE["UFKL"], logp).sum(), x.logp))

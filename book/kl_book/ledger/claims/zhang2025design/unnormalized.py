@@ -7,104 +7,66 @@ from collections.abc import Iterator
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, less, turned, worst
+from kl_book.ledger.claims.checks import Check, claim
+from kl_book.ledger.claims.comparisons import Found, less, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import apart, turned
 from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, WEIGHTS
-from kl_book.ledger.claims.ground.sums import exact, field, terms, variance
+from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.unnormalized import (
     BETA,
     DIVERGENCES,
+    MASSES,
     OldMeasure,
-    divergence_gradient,
-    divergence_value,
-    expected_loss,
-    free_density,
-    log_old,
-    log_policy,
-    log_weight,
-    loss_error,
     measured,
     normalized,
-    objective,
-    objective_gradient,
     slopes,
-    surrogate_gradient,
     unnormalized_forward,
 )
 from kl_book.ledger.claims.standard import TOLERANCE
 
 
-@claim("RPG-def3.1")
-def divergences_of_measures() -> Iterator[Found]:
+@claim("RPG-def3.1", over=measured)
+def divergences_of_measures(x: OldMeasure) -> Iterator[Found]:
     """Both are positive, 0 for equal measures alone, and the KL where both measures have mass 1."""
-    errors = []
-    for world in measured():
-        p, z, log_w = terms(world.problem).p, world.mass, log_weight(world)
-        policy, old = log_policy(world), log_old(world)
-        sums = {
-            "UFKL": -z * (p @ log_w) + policy.exp().sum() - z,
-            "URKL": policy.exp() @ log_w + z - policy.exp().sum(),
-        }
-        for name, normal in (("UFKL", "FKL"), ("URKL", "RKL")):
-            value = divergence_value(world, name)
-            errors += [apart(sums[name], value), less(0.0, value)]
-            errors += [apart(DIVERGENCES[name](old, old), 0.0)]
-            errors.append(less(0.0, float(DIVERGENCES[name](old + 0.1, old))))
-            if z == 1:
-                errors.append(apart(value, divergence_value(world, normal)))
-    yield from each_form(worst(errors))
+    z, mass, old = x.mass, x.logp.exp().sum(), x.log_old
+    yield same(-z * x.E(x.log_w) + mass - z, x.divergence("UFKL"))
+    yield same(x.logp.exp() @ x.log_w + z - mass, x.divergence("URKL"))
+    for name, normal in (("UFKL", "FKL"), ("URKL", "RKL")):
+        yield less(0.0, x.divergence(name))
+        yield same(DIVERGENCES[name](old, old), 0.0)
+        yield less(0.0, float(DIVERGENCES[name](old + 0.1, old)))
+        if z == 1:
+            yield same(x.divergence(name), x.divergence(normal))
 
 
-def _gradient_error(world: OldMeasure, name: str) -> float:
-    """Error of a printed gradient: of softmax policies, and of a density without a norm."""
-    z, r, weight = world.mass, world.problem.rewards, WEIGHTS[name]
-    found = field(z * weight(log_weight(world).exp(), r), world.problem)
-    free = free_density(world)
-    old = log_old(world)
-    by_item = old.exp() * weight((free - old).exp(), r)
-    return worst(
-        (
-            apart(found, objective_gradient(world, name)),
-            apart(by_item, slopes(objective(world, name, BETA), free)),
-        )
-    )
+def _gradient(divergence: str) -> Check:
+    """A printed gradient: of softmax policies, and of a density without a norm."""
+    weight = WEIGHTS[divergence]
+
+    def check(x: OldMeasure) -> Iterator[Found]:
+        yield same(x.Es(x.mass * weight(x.w, x.R)), x.d_objective(divergence))
+        by_item = x.log_old.exp() * weight((x.free - x.log_old).exp(), x.R)
+        yield same(by_item, slopes(x.objective(divergence), x.free))
+
+    return check
 
 
-def _loss_error(world: OldMeasure, name: str) -> float:
-    """Error of "the gradient of Z_old E[loss] is minus that of J", for both kinds of policy."""
-    loss, free = DIFFERENTIABLE[name], free_density(world)
-    by_item = slopes(lambda logp: world.mass * expected_loss(world, loss, logp), free)
-    return worst(
-        (
-            loss_error(world, name, loss),
-            apart(by_item, -slopes(objective(world, name, BETA), free)),
-        )
-    )
+def _loss(divergence: str) -> Check:
+    """The gradient of Z_old E[loss] is minus that of J, for both kinds of policy."""
+    loss = DIFFERENTIABLE[divergence]
+
+    def check(x: OldMeasure) -> Iterator[Found]:
+        yield printed(x.loss_error(loss, divergence))
+        by_item = slopes(lambda logp: x.mass * x.mean_loss(loss, logp), x.free)
+        yield same(by_item, -slopes(x.objective(divergence), x.free))
+
+    return check
 
 
-@claim("RPG-eq3.1")
-def gradient_with_the_unnormalized_forward_kl() -> Iterator[Found]:
-    """Z E[(w R - beta (w - 1)) score] is the gradient of E[R] - beta UKL(pi_old || pi)."""
-    yield from each_form(worst(_gradient_error(x, "UFKL") for x in measured()))
-
-
-@claim("RPG-prop3.2-loss")
-def loss_with_the_unnormalized_forward_kl() -> Iterator[Found]:
-    """Z E[-w R + beta (w - log w - 1)], differentiated as printed, has minus that gradient."""
-    yield from each_form(worst(_loss_error(x, "UFKL") for x in measured()))
-
-
-@claim("RPG-eq3.3")
-def gradient_with_the_unnormalized_reverse_kl() -> Iterator[Found]:
-    """Z E[w (R - beta log w) score] is the gradient of E[R] - beta UKL(pi || pi_old)."""
-    yield from each_form(worst(_gradient_error(x, "URKL") for x in measured()))
-
-
-@claim("RPG-prop3.6-loss")
-def loss_with_the_unnormalized_reverse_kl() -> Iterator[Found]:
-    """Z E[-w R + beta (w log w - w)], differentiated as printed, has minus that gradient."""
-    yield from each_form(worst(_loss_error(x, "URKL") for x in measured()))
+claim("RPG-eq3.1", over=measured)(_gradient("UFKL"))
+claim("RPG-eq3.3", over=measured)(_gradient("URKL"))
+claim("RPG-prop3.2-loss", over=measured)(_loss("UFKL"))
+claim("RPG-prop3.6-loss", over=measured)(_loss("URKL"))
 
 
 def _forward_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -112,120 +74,74 @@ def _forward_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Te
     return BETA * (w - w.log() - 1)
 
 
-@claim("RPG-rem3.3-value")
-def k3_at_w_estimates_the_unnormalized_forward_kl() -> Iterator[Found]:
-    """Z E[beta (w - log w - 1)] over the normalized old measure is beta UKL(pi_old || pi)."""
-    errors = []
-    for world in measured():
-        free, old = free_density(world), log_old(world)
-        policy = world.mass * expected_loss(world, _forward_term, log_policy(world))
-        density = world.mass * expected_loss(world, _forward_term, free)
-        errors.append(apart(policy, BETA * divergence_value(world, "UFKL")))
-        errors.append(apart(density, BETA * unnormalized_forward(free, old)))
-    yield from each_form(worst(errors))
-
-
-def _at_the_old_policy(world: OldMeasure) -> OldMeasure:
-    """The same world with the policy that has the shape of the old measure."""
-    return world._replace(problem=world.problem._replace(logits=world.problem.sampled_from))
-
-
-@claim("RPG-rem3.3-mass")
-def a_policy_cannot_match_the_total_mass() -> Iterator[Found]:
-    """The least divergence has a policy of mass 1; the mass of the old measure is a factor of beta alone."""
-    printed, corrected, inside, noise = [], [], [], []
-    masses = [world.mass for world in measured()]
-    for world in measured():
-        z, w = world.mass, log_weight(world).exp()
-        there = _at_the_old_policy(world)
-        old, mass = log_old(world), float(log_policy(there).exp().sum())
-        if apart(divergence_gradient(there, "UFKL"), 0.0) <= TOLERANCE:  # the least divergence of a policy
-            printed.append(abs(mass - z) / z)
-        inside.append(apart(slopes(lambda x, old=old: unnormalized_forward(x, old), old), 0.0))  # type: ignore[misc]
-        found = field(-z * BETA * (w - 1), world.problem)
-        corrected.append(apart(found, -BETA * z * divergence_gradient(world, "FKL")))
-        if z == 1:
-            score = terms(world.problem).score
-            kept = variance(terms(world.problem).p, (w - 1)[:, None, None] * score)
-            noise.append(kept / variance(terms(world.problem).p, score))
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        inside=worst(inside),
-        min_masses=min(masses),
-        max_masses=max(masses),
-        mass=mass,
-        max_printed=max(printed),
-        min_noise=min(noise),
-        max_noise=max(noise),
-    )
-
-
-@claim("RPG-def3.4-mass")
-def mass_correction_of_the_reverse_divergence() -> Iterator[Found]:
-    """Sum of pi_old - pi over all sequences = Z_old minus the mass of pi, with pi_old = Z_old times p."""
-    errors = []
-    for world in measured():
-        for logp in (log_policy(world), free_density(world)):
-            found = world.mass * expected_loss(world, lambda _, w, r: 1 - w, logp)
-            errors.append(apart(found, world.mass - logp.exp().sum()))
-    yield from each_form(worst(errors))
-
-
-@claim("RPG-rem3.5")
-def mean_of_k3_at_the_old_measure() -> Iterator[Found]:
-    """E[k3(pi_old / pi)] over samples of pi is UKL(pi || pi_old), as a function of the policy."""
-    errors = []
-    for world in measured():
-        old = log_old(world)
-
-        def mean_k3(logp: torch.Tensor, old: torch.Tensor = old) -> torch.Tensor:
-            y = (old - logp).exp()
-            return logp.exp() @ (y - 1 - y.log())
-
-        errors.append(apart(mean_k3(log_policy(world)), divergence_value(world, "URKL")))
-        found = exact(lambda logp, _, f=mean_k3: f(logp), world.problem)[1]  # type: ignore[misc]
-        errors.append(apart(found, divergence_gradient(world, "URKL")))
-        free = free_density(world)
-        errors.append(apart(mean_k3(free), DIVERGENCES["URKL"](free, old)))
-    yield from each_form(worst(errors))
-
-
-@claim("RPG-prop3.6-Z")
-def the_total_mass_in_front_only_scales() -> Iterator[Found]:
-    """With w unchanged, leaving Z_old out of the front gives the same gradient over Z_old."""
-    errors = []
-    for world in measured():
-        wanted = objective_gradient(world, "URKL")
-        found = surrogate_gradient(world, DIFFERENTIABLE["URKL"])
-        errors.append(apart(found, -wanted / world.mass))
-        errors.append(turned(-found, wanted))
-        value = objective(world, "URKL", BETA)(log_policy(world))
-        loss = expected_loss(world, DIFFERENTIABLE["URKL"], log_policy(world))
-        errors.append(apart(-world.mass * loss - BETA * world.mass, value))
-    yield from each_form(worst(errors))
-
-
 def _reverse_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """What L_URKL has for the divergence, without Z_old."""
     return BETA * (w * w.log() - w)
 
 
-@claim("RPG-rem3.7-value")
-def the_loss_has_the_divergence_up_to_the_total_mass() -> Iterator[Found]:
+@claim("RPG-rem3.3-value", over=measured)
+def k3_at_w_estimates_the_unnormalized_forward_kl(x: OldMeasure) -> Iterator[Found]:
+    """Z E[beta (w - log w - 1)] over the normalized old measure is beta UKL(pi_old || pi)."""
+    yield same(x.mass * x.mean_loss(_forward_term, x.logp), BETA * x.divergence("UFKL"))
+    of_density = BETA * unnormalized_forward(x.free, x.log_old)
+    yield same(x.mass * x.mean_loss(_forward_term, x.free), of_density)
+
+
+@claim("RPG-rem3.3-mass")
+def a_policy_cannot_match_the_total_mass() -> Iterator[Found]:
+    """The least divergence has a policy of mass 1; the mass of the old measure is a factor of beta alone."""
+    shares = []
+    for x in measured():
+        there = x._replace(problem=x.problem._replace(logits=x.problem.sampled_from))  # of the old shape
+        mass, old = float(there.logp.exp().sum()), x.log_old
+        if apart(there.d_divergence("UFKL"), 0.0) <= TOLERANCE:  # the least divergence of a policy
+            shares.append(abs(mass - x.mass) / x.mass)
+        yield same(slopes(lambda logp, old=old: unnormalized_forward(logp, old), old), 0.0, "inside")  # type: ignore[misc]
+        pull = x.Es(-x.mass * BETA * (x.w - 1))
+        yield same(pull, -BETA * x.mass * x.d_divergence("FKL"), "corrected")
+    yield printed(max(shares))
+    noise = [x.var(x.times_score(x.w - 1)) / x.var(x.s) for x in normalized()]
+    yield numbers(least_mass=min(MASSES), most_mass=max(MASSES), mass=mass, most_missed=max(shares))
+    yield numbers(least_noise=min(noise), most_noise=max(noise))
+
+
+@claim("RPG-def3.4-mass", over=measured)
+def mass_correction_of_the_reverse_divergence(x: OldMeasure) -> Iterator[Found]:
+    """Sum of pi_old - pi over all sequences = Z_old minus the mass of pi, with pi_old = Z_old times p."""
+    for logp in (x.logp, x.free):
+        yield same(x.mass * x.mean_loss(lambda _, w, r: 1 - w, logp), x.mass - logp.exp().sum())
+
+
+@claim("RPG-rem3.5", over=measured)
+def mean_of_k3_at_the_old_measure(x: OldMeasure) -> Iterator[Found]:
+    """E[k3(pi_old / pi)] over samples of pi is UKL(pi || pi_old), as a function of the policy."""
+    old = x.log_old
+
+    def mean_k3(logp: torch.Tensor) -> torch.Tensor:
+        y = (old - logp).exp()
+        return logp.exp() @ (y - 1 - y.log())
+
+    yield same(mean_k3(x.logp), x.divergence("URKL"))
+    yield same(exact(lambda logp, _: mean_k3(logp), x.problem)[1], x.d_divergence("URKL"))
+    yield same(mean_k3(x.free), DIVERGENCES["URKL"](x.free, old))
+
+
+@claim("RPG-prop3.6-Z", over=measured)
+def the_total_mass_in_front_only_scales(x: OldMeasure) -> Iterator[Found]:
+    """With w unchanged, leaving Z_old out of the front gives the same gradient over Z_old."""
+    loss, wanted = DIFFERENTIABLE["URKL"], x.d_objective("URKL")
+    yield same(x.grad(loss), -wanted / x.mass)
+    yield printed(turned(-x.grad(loss), wanted))
+    value = -x.mass * x.mean_loss(loss, x.logp) - BETA * x.mass
+    yield same(value, x.objective("URKL")(x.logp))
+
+
+@claim("RPG-rem3.7-value", over=measured)
+def the_loss_has_the_divergence_up_to_the_total_mass(x: OldMeasure) -> Iterator[Found]:
     """beta UKL(pi || pi_old) minus Z E[beta (w log w - w)] is beta Z_old, whatever the policy is."""
-    errors = []
-    for world in measured():
-        for logp in (log_policy(world), free_density(world)):
-            term = world.mass * expected_loss(world, _reverse_term, logp)
-            divergence = DIVERGENCES["URKL"](logp, log_old(world))
-            errors.append(apart(BETA * divergence - term, BETA * world.mass))
-    yield from each_form(worst(errors))
-
-
-def _noise(world: OldMeasure, weight: torch.Tensor) -> float:
-    """Variance of a weight [count] times the score, over samples of the old policy."""
-    return variance(terms(world.problem).p, weight[:, None, None] * terms(world.problem).score)
+    for logp in (x.logp, x.free):
+        divergence = DIVERGENCES["URKL"](logp, x.log_old)
+        yield same(BETA * divergence - x.mass * x.mean_loss(_reverse_term, logp), BETA * x.mass)
 
 
 @claim("RPG-rem3.7-scaling")
@@ -233,12 +149,12 @@ def the_unnormalized_reverse_scaling_is_shorter() -> Iterator[Found]:
     """R - beta log w has one operation less than R - beta (log w + 1), and the same mean gradient."""
     r, beta, log_w = sympy.symbols("R beta log_w")
     short, long = (sympy.count_ops(x) for x in (r - beta * log_w, r - beta * (log_w + 1)))
-    errors, shares = [less(float(short), float(long), by=1.0)], []
-    for world in normalized():
-        w, rewards = log_weight(world).exp(), world.problem.rewards
-        one, other = WEIGHTS["URKL"](w, rewards), WEIGHTS["RKL"](w, rewards)
-        errors.append(apart(field(one, world.problem), objective_gradient(world, "RKL")))
-        errors.append(apart(field(other, world.problem), objective_gradient(world, "RKL")))
-        errors.append(apart(one - other, BETA * w))
-        shares.append(_noise(world, one) / _noise(world, other))
-    yield from each_form(worst(errors), BETA=BETA, min_shares=min(shares), max_shares=max(shares))
+    yield less(float(short), float(long), by=1.0)
+    shares = []
+    for x in normalized():
+        one, other = (WEIGHTS[name](x.w, x.R) for name in ("URKL", "RKL"))
+        yield same(x.Es(one), x.d_objective("RKL"))
+        yield same(x.Es(other), x.d_objective("RKL"))
+        yield same(one - other, BETA * x.w)
+        shares.append(x.var(x.times_score(one)) / x.var(x.times_score(other)))
+    yield numbers(beta=BETA, least=min(shares), most=max(shares))

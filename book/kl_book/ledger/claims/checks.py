@@ -49,6 +49,8 @@ class Claim(NamedTuple):
                     errors[one.form] = max(errors.get(one.form, 0.0), error)
                 else:
                     numbers |= one.of
+        if "inside" in errors:  # what fails where the condition is met fails as printed
+            errors["printed"] = max(errors["inside"], errors.get("printed", 0.0))
         return evidence(self.id, errors, numbers)
 
 

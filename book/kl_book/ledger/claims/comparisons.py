@@ -46,7 +46,7 @@ def corrected(error: float) -> Comparison:
 
 
 def inside(error: float) -> Comparison:
-    """Where its condition is met, the printed statement fails by ``error``."""
+    """Where its condition is met, the printed statement fails by ``error``, and so it does as printed."""
     return Comparison("inside", error)
 
 

@@ -7,173 +7,125 @@ with the optimal policy in the place of the reference.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form, numbers
-from kl_book.ledger.claims.ground.errors import apart, relative, worst
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import full_square, k2
-from kl_book.ledger.claims.ground.rollout_texts import missing_half
 from kl_book.ledger.claims.ground.rollouts import (
     GROUP_SIZE,
-    SIZES,
-    expected_reward,
-    expected_sum,
+    Group,
     first_logit,
     group,
-    kl_to_target,
-    log_w,
     logp_slope,
-    regularized_gradient,
-    reward_gradient,
     rollouts,
-    slope_at_target,
     two_answers,
+    with_mean_reward,
 )
-from kl_book.ledger.claims.ground.sums import field, kl_gradient, log_ratio, mean, terms
 from kl_book.ledger.claims.ground.targets import at_optimum
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.updates import coordinates
+from kl_book.ledger.claims.ground.world import World, each, in_groups
+
+InGroups = tuple[World, Group]
 
 
-@claim("EMA-J2-expand+start")
-def gradient_of_k2() -> Iterator[Found]:
+@claim("EMA-J2-expand+start", over=each(rollouts))
+def gradient_of_k2(w: World) -> Iterator[Found]:
     """grad of half the square is (l - R + log Z) s; the printed square is twice that."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        wanted, half = kl_to_target(problem)[1], slope_at_target(k2, problem)
-        printed.append(relative(field(slope_at_target(full_square, problem), problem), wanted))
-        corrected += [apart(half, -log_w(problem)), apart(field(half, problem), wanted)]
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        counterexample=missing_half(slope_at_target(full_square, two_answers()), two_answers()),
-    )
+    half = w.at_target(k2)
+    yield same(w.Es(w.at_target(full_square)), w.d_target, by=relative)
+    yield same(half, -w.log_w, "corrected")
+    yield same(w.Es(half), w.d_target, "corrected")
 
 
-@claim("EMA-J2-expand")
-def log_z_inside_the_square() -> Iterator[Found]:
+@claim("EMA-J2-expand", over=in_groups(rollouts))
+def log_z_inside_the_square(x: InGroups) -> Iterator[Found]:
     """log Z is V - KL: the square holds -KL, and its cross term with the score is -2 KL s."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        reward, kl = reward_gradient(problem), kl_gradient(problem)
-        for size in SIZES:
-            g = group(problem, size)
-            apa = g.log_ratio - g.reward + g.value
-
-            def mean_of(c: torch.Tensor, g=g, size=size, problem=problem) -> torch.Tensor:  # type: ignore[no-untyped-def]
-                return expected_sum(c, problem, g) / size
-
-            wanted = 2 * (1 - 1 / size) * (kl - reward)
-            printed += [relative(mean_of(x), wanted) for x in (2 * (apa + g.kl), 2 * apa + g.kl)]
-            corrected += [apart(mean_of(2 * (apa - g.kl)), wanted)]
-            corrected.append(apart(mean_of(2 * apa) - 2 * kl / size, wanted))
-    g = group(two_answers(), 2)
-    apa = g.log_ratio - g.reward + g.value
-    right, wrong = (
-        first_logit(expected_sum(c, two_answers(), g) / 2) for c in (2 * (apa - g.kl), 2 * apa + g.kl)
-    )
-    yield from each_form(worst(printed), worst(corrected), right=right, wrong=wrong)
+    w, g = x
+    apa, right = g.log_ratio - g.reward + g.value, 2 * (1 - 1 / g.size) * (w.d_kl - w.d_reward)
+    yield same(g.sum(2 * (apa + g.kl)) / g.size, right, by=relative)
+    yield same(g.sum(2 * apa + g.kl) / g.size, right, by=relative)
+    yield same(g.sum(2 * (apa - g.kl)) / g.size, right, "corrected")
+    yield same((g.sum(2 * apa) - 2 * w.d_kl) / g.size, right, "corrected")
 
 
-def coefficients(gradient: torch.Tensor, problem: Problem) -> tuple[float, float, float]:
-    """(of grad KL, of -grad E[R], what is left) of a gradient, by least squares."""
-    basis = torch.stack([kl_gradient(problem).flatten(), -reward_gradient(problem).flatten()], -1)
-    found = torch.linalg.lstsq(basis, gradient.flatten()[:, None]).solution[:, 0]
-    return float(found[0]), float(found[1]), apart(basis @ found, gradient.flatten())
+def coefficients(w: World, g: Group, log_z: torch.Tensor) -> torch.Tensor:
+    """Of grad KL and -grad E[R] in the mean gradient of half the square with this log Z, and what is left."""
+    gradient = g.sum(logp_slope(k2, g.log_ratio, g.reward - log_z)) / g.size
+    kl, reward = coordinates(gradient, w.d_kl, -w.d_reward)
+    rest = (kl * w.d_kl - reward * w.d_reward - gradient).abs().max()
+    return torch.stack([kl, reward, rest])
 
 
 @claim("EMA-J2-expand+upweights")
 def what_the_second_term_does() -> Iterator[Found]:
     """Without it the KL has the weight N/(N - 1) relative to the reward; with it both have 1 - 1/N."""
-    printed: list[float] = []
-    corrected: list[float] = []
-    for problem in rollouts()[1:]:  # with two answers the two gradients are parallel
-        for size in SIZES:
-            g = group(problem, size)
-            apa = logp_slope(k2, g.log_ratio, g.reward - g.value)
-            without = coefficients(expected_sum(apa, problem, g) / size, problem)
-            whole = logp_slope(k2, g.log_ratio, g.reward - g.value + g.kl)
-            with_term = coefficients(expected_sum(whole, problem, g) / size, problem)
-            printed.append(float(with_term[0] <= without[0]))
-            share = 1 - 1 / size
-            corrected += [apart(torch.tensor(without), torch.tensor([1.0, share, 0.0]))]
-            corrected += [apart(torch.tensor(with_term), torch.tensor([share, share, 0.0]))]
-    g = group(rollouts()[1], 2)
-    found = [
-        coefficients(
-            expected_sum(logp_slope(k2, g.log_ratio, g.reward - g.value + x), rollouts()[1], g) / 2,
-            rollouts()[1],
-        )
-        for x in (torch.zeros_like(g.kl), g.kl)
-    ]
-    yield from each_form(
-        sum(printed) / len(printed),
-        worst(corrected),
-        number=found[0][0],
-        number_2=found[0][1],
-        number_3=found[1][0],
-        number_4=found[1][1],
-        GROUP_SIZE=GROUP_SIZE,
-        number_5=GROUP_SIZE / (GROUP_SIZE - 1),
-    )
+    lowered = []
+    for w, g in in_groups(*rollouts()[1:])():  # with two answers the two gradients are parallel
+        share = 1 - 1 / g.size
+        without, with_term = coefficients(w, g, g.value), coefficients(w, g, g.value - g.kl)
+        lowered.append(float(with_term[0] <= without[0]))
+        yield same(without, w.d_kl.new_tensor([1.0, share, 0.0]), "corrected")
+        yield same(with_term, w.d_kl.new_tensor([share, share, 0.0]), "corrected")
+    yield printed(sum(lowered) / len(lowered))
 
 
-@claim("EMA-J2-apa")
-def gradient_of_the_square_with_v() -> Iterator[Found]:
+@claim("EMA-J2-apa", over=each(rollouts))
+def gradient_of_the_square_with_v(w: World) -> Iterator[Found]:
     """Half of its expected gradient is -(R - V) s + grad KL; printed are the whole and a plus."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        reward = field(problem.rewards - expected_reward(problem), problem)
-        kl = kl_gradient(problem)
-        target = problem.rewards - expected_reward(problem)
-        whole, half = (field(logp_slope(f, log_ratio(problem), target), problem) for f in (full_square, k2))
-        printed += [relative(reward + kl, x) for x in (whole, half)]
-        corrected += [apart(half, kl - reward), apart(half, kl_to_target(problem)[1])]
-    small_reward = reward_gradient(two_answers())
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        first_logit=first_logit(regularized_gradient(two_answers())),
-        first_logit_2=first_logit(small_reward + kl_gradient(two_answers())),
-    )
+    reward = w.Es(w.R - w.E(w.R))
+    whole, half = (w.Es(with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    yield same(reward + w.d_kl, whole, by=relative)
+    yield same(reward + w.d_kl, half, by=relative)
+    yield same(half, w.d_kl - reward, "corrected")
+    yield same(half, w.d_target, "corrected")
 
 
-@claim("EMA-eq148")
-def k2_as_apa() -> Iterator[Found]:
+@claim("EMA-eq148", over=in_groups(rollouts))
+def k2_as_apa(x: InGroups) -> Iterator[Found]:
     """Half the square with V = E[R] has the gradient of KL(pi||pi*); the printed square has twice that."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        target = problem.rewards - expected_reward(problem)
-        whole, half = (field(logp_slope(f, log_ratio(problem), target), problem) for f in (full_square, k2))
-        wanted = kl_to_target(problem)[1]
-        printed.append(relative(whole, field(slope_at_target(k2, problem), problem)))
-        corrected += [apart(half, wanted), apart(field(slope_at_target(k2, problem), problem), wanted)]
-        for size in SIZES:
-            g = group(problem, size)
-            own = expected_sum(logp_slope(k2, g.log_ratio, g.reward - g.value), problem, g) / size
-            corrected.append(apart(own, kl_gradient(problem) - (1 - 1 / size) * reward_gradient(problem)))
-    target = two_answers().rewards - expected_reward(two_answers())
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        counterexample=missing_half(logp_slope(full_square, log_ratio(two_answers()), target), two_answers()),
-    )
+    w, g = x
+    whole, half = (w.Es(with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    of_k2 = w.Es(w.at_target(k2))
+    own = g.sum(logp_slope(k2, g.log_ratio, g.reward - g.value)) / g.size
+    yield same(whole, of_k2, by=relative)
+    yield same(half, w.d_target, "corrected")
+    yield same(of_k2, w.d_target, "corrected")
+    yield same(own, w.d_kl - (1 - 1 / g.size) * w.d_reward, "corrected")
 
 
-def off_policy_optimum() -> tuple[float, float]:
-    """What K2 leaves at the optimum under another sampler: with V for log Z, with V - KL of a pair."""
-    world = at_optimum(two_answers())._replace(behavior_logits=two_answers().logits)
-    value = mean(terms(world).p, world.rewards)  # under the sampler: what a group estimates
-    g = group(world, 2)
-    kept = expected_sum(logp_slope(k2, g.log_ratio, g.reward - g.value + g.kl), world, g) / 2
-    return first_logit(field(logp_slope(k2, log_ratio(world), world.rewards - value), world)), first_logit(
-        kept
-    )
+@words("EMA-J2-expand+start", "EMA-J2-expand", "EMA-J2-expand+upweights", "EMA-J2-apa", "EMA-eq148")
+def two_answers_and_three() -> dict[str, Any]:
+    """Entries of the first logit with two answers; the coefficients of a pair out of three."""
+    w, pair = World(two_answers()), group(two_answers(), 2)
+    three, pair_of_three = World(rollouts()[1]), group(rollouts()[1], 2)
+    apa = pair.log_ratio - pair.reward + pair.value
+    without = coefficients(three, pair_of_three, pair_of_three.value)
+    with_term = coefficients(three, pair_of_three, pair_of_three.value - pair_of_three.kl)
+    return {
+        "square": first_logit(w.Es(w.at_target(full_square))),
+        "target": first_logit(w.d_target),
+        "split": first_logit(pair.sum(2 * (apa - pair.kl)) / 2),
+        "printed_split": first_logit(pair.sum(2 * apa + pair.kl) / 2),
+        "plus": first_logit(w.d_reward + w.d_kl),
+        "kl_without": float(without[0]),
+        "reward_without": float(without[1]),
+        "kl_with": float(with_term[0]),
+        "reward_with": float(with_term[1]),
+        "group": GROUP_SIZE,
+        "weight": GROUP_SIZE / (GROUP_SIZE - 1),
+    }
 
 
 @claim("EMA-eq148+offpolicy")
 def the_square_without_a_weight() -> Iterator[Found]:
     """What others showed; computed is whether pi* stays at rest under another sampler."""
-    moved, kept = off_policy_optimum()
-    yield numbers(kept=abs(kept), moved=moved)
+    w = World(at_optimum(two_answers())._replace(behavior_logits=two_answers().logits))
+    pair = group(w.problem, 2)
+    value = w.E(w.R)  # under the sampler: what a group estimates
+    rest = pair.sum(logp_slope(k2, pair.log_ratio, pair.reward - pair.value + pair.kl)) / 2
+    moved = w.Es(logp_slope(k2, w.l, w.R - value))
+    yield numbers(rest=abs(first_logit(rest)), moved=first_logit(moved))

@@ -1,174 +1,187 @@
-"""Table 8, the policy gradient of each estimator, and the note on off-policy correction (emapg2026)."""
+"""Appendix J.4 and table 8: K3, K3++ and K4 as sums of losses, and the note on other samplers (emapg2026)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, relative, worst
-from kl_book.ledger.claims.ground.estimates import SAMPLED, full_square, k2, k3, k3_plus_plus
-from kl_book.ledger.claims.ground.off_policy import average, rho, times_score
-from kl_book.ledger.claims.ground.rollout_texts import (
-    another_optimum,
-    counted_twice,
-    in_brackets,
-    missing_half,
-)
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, same
+from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground.estimates import SAMPLED, full_square, k1, k2, k3, k3_plus_plus, k4, k5
 from kl_book.ledger.claims.ground.rollouts import (
     eq147,
-    expected_reward,
     first_logit,
-    kl_to_target,
-    log_w,
-    log_z,
-    logp_slope,
-    regularized_gradient,
     rollouts,
-    slope_at_target,
     two_answers,
+    with_mean_reward,
 )
-from kl_book.ledger.claims.ground.sums import field, log_ratio, mean, terms
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, three_policies
-from kl_companion.tabular import Problem
 
-OFF_POLICY = r"two answers, $\pi$ = (0.9, 0.1), $\mu = \pref$ = (0.5, 0.5), $R$ = (1, 0)"
-
-
-def second_loss(problem: Problem) -> torch.Tensor:
-    """Coefficient of L2 of the table: the square without half, V for log Z."""
-    return logp_slope(full_square, log_ratio(problem), problem.rewards - expected_reward(problem))
+FORWARD = ("K3", "K5")
 
 
-@claim("EMA-tab8-K2")
-def row_of_k2() -> Iterator[Found]:
+def l1_and_l5(w: World) -> torch.Tensor:
+    """What eq (150) has for K3, [count]."""
+    return w.log_z - w.R - w.log_w.exp()
+
+
+def l1_and_l2(w: World) -> torch.Tensor:
+    """What eq (151) has for K3++, [count]."""
+    return w.log_z - w.R - w.log_w
+
+
+@claim("EMA-eq150", over=each(rollouts))
+def k3_as_a_sum(w: World) -> Iterator[Found]:
+    """grad K3 is (1 - w) s: that of KL(pi*||pi); a REINFORCE term is not in it."""
+    c, ratio = w.at_target(k3), w.log_w.exp()
+    yield same(w.Es(l1_and_l5(w)), w.Es(c), by=relative)
+    yield same(c, 1 - ratio, "corrected")
+    yield same(w.Es(c), w.d_target_forward, "corrected")
+    yield same(c, w.at_target(k1) - ratio, "corrected")
+    yield same(c, w.at_target(k5), "corrected")
+
+
+@claim("EMA-eq151", over=each(rollouts))
+def k3_plus_plus_as_a_sum(w: World) -> Iterator[Found]:
+    """grad K3++ is (l - R + log Z) s, that of K2 alone; the printed sum has a REINFORCE term on top."""
+    c, claimed = w.at_target(k3_plus_plus), w.Es(l1_and_l2(w))
+    yield same(claimed, w.d_target, by=relative)
+    yield same(c, w.at_target(k2), "corrected")
+    yield same(c, -w.log_w, "corrected")
+    yield same(w.Es(c), w.d_target, "corrected")
+    yield same(claimed, w.d_target - w.d_reward, "corrected")
+
+
+@claim("EMA-eq152", over=each(rollouts))
+def k4_as_k2(w: World) -> Iterator[Found]:
+    """(l - R + log Z) s sample by sample: K2's gradient."""
+    c = w.at_target(k4)
+    yield same(c, -w.log_w)
+    yield same(c, w.at_target(k2))
+    yield same(w.Es(c), w.d_target)
+
+
+# the rows of table 8 that have the same sums
+
+
+def row_of_k3(w: World) -> torch.Tensor:
+    """Expected L1 + L5 of the table, [rows, vocab]."""
+    return eq147(w.problem) + w.Es(-w.log_w.exp())
+
+
+def row_of_k3_plus_plus(w: World) -> torch.Tensor:
+    """Expected L1 + L2 of the table, the square without half and V for log Z, [rows, vocab]."""
+    return eq147(w.problem) + w.Es(with_mean_reward(full_square, w.problem))
+
+
+@claim("EMA-tab8-K2", over=each(rollouts))
+def k2_in_the_table(w: World) -> Iterator[Found]:
     """The expression has a half, the gradient beside it has none."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        wanted = kl_to_target(problem)[1]
-        of_k2 = field(slope_at_target(k2, problem), problem)
-        printed.append(relative(field(second_loss(problem), problem), of_k2))
-        half = logp_slope(k2, log_ratio(problem), problem.rewards - expected_reward(problem))
-        corrected += [apart(field(half, problem), wanted), apart(of_k2, wanted)]
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        counterexample=missing_half(second_loss(two_answers()), two_answers()),
-    )
+    of_k2 = w.Es(w.at_target(k2))
+    yield same(w.Es(with_mean_reward(full_square, w.problem)), of_k2, by=relative)
+    yield same(w.Es(with_mean_reward(k2, w.problem)), w.d_target, "corrected")
+    yield same(of_k2, w.d_target, "corrected")
 
 
-@claim("EMA-tab8-K3")
-def row_of_k3() -> Iterator[Found]:
+@claim("EMA-tab8-K3", over=each(rollouts))
+def k3_in_the_table(w: World) -> Iterator[Found]:
     """grad K3 is that of KL(pi*||pi), as K5; the L1 of the table would add all of KL(pi||pi*)."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        found = field(slope_at_target(k3, problem), problem)
-        forward = kl_to_target(problem, forward=True)[1]
-        row = eq147(problem) + field(-log_w(problem).exp(), problem)
-        printed.append(relative(row, found))
-        corrected += [apart(found, forward), apart(row, forward + kl_to_target(problem)[1])]
-    row = eq147(two_answers()) + field(-log_w(two_answers()).exp(), two_answers())
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        first_logit=first_logit(kl_to_target(two_answers(), forward=True)[1]),
-        first_logit_row=first_logit(row),
-        practice=another_optimum(),
-    )
+    of_k3 = w.Es(w.at_target(k3))
+    yield same(row_of_k3(w), of_k3, by=relative)
+    yield same(of_k3, w.d_target_forward, "corrected")
+    yield same(row_of_k3(w), w.d_target_forward + w.d_target, "corrected")
 
 
-@claim("EMA-tab8-K3pp")
-def row_of_k3_plus_plus() -> Iterator[Found]:
+@claim("EMA-tab8-K3pp", over=each(rollouts))
+def k3_plus_plus_in_the_table(w: World) -> Iterator[Found]:
     """K3++ is K2's gradient, sample by sample; the row's sum is three times as long in expectation."""
-    printed, corrected = [], []
-    for problem in rollouts():
-        found, wanted = slope_at_target(k3_plus_plus, problem), kl_to_target(problem)[1]
-        row = eq147(problem) + field(second_loss(problem), problem)
-        printed.append(relative(row, field(found, problem)))
-        corrected += [apart(found, slope_at_target(k2, problem)), apart(field(found, problem), wanted)]
-        corrected.append(apart(row, 3 * wanted))
-    row = eq147(two_answers()) + field(second_loss(two_answers()), two_answers())
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        first_logit=first_logit(kl_to_target(two_answers())[1]),
-        first_logit_row=first_logit(row),
-        practice=counted_twice(),
-    )
+    c = w.at_target(k3_plus_plus)
+    yield same(row_of_k3_plus_plus(w), w.Es(c), by=relative)
+    yield same(c, w.at_target(k2), "corrected")
+    yield same(w.Es(c), w.d_target, "corrected")
+    yield same(row_of_k3_plus_plus(w), 3 * w.d_target, "corrected")
 
 
-def at_home(problem: Problem) -> Problem:
-    """The same world on-policy."""
-    return problem._replace(behavior_logits=None)
+@words("EMA-eq150", "EMA-eq151", "EMA-tab8-K2", "EMA-tab8-K3", "EMA-tab8-K3pp")
+def two_answers_and_all_worlds() -> dict[str, Any]:
+    """Entries of the first logit with two answers; lengths beside the row of K3 in all worlds."""
+    w = World(two_answers())
+    lengths = [float(x.d_target_forward.norm() / row_of_k3(x).norm()) for x in each(rollouts)()]
+    gradients = {
+        "square": w.Es(with_mean_reward(full_square, w.problem)),
+        "forward": w.d_target_forward,
+        "target": w.d_target,
+        "l1_and_l5": w.Es(l1_and_l5(w)),
+        "l1_and_l2": w.Es(l1_and_l2(w)),
+        "row_of_k3": row_of_k3(w),
+        "row_of_k3_plus_plus": row_of_k3_plus_plus(w),
+    }
+    return {name: first_logit(gradient) for name, gradient in gradients.items()} | {
+        "worlds": len(lengths),
+        "shortest": min(lengths),
+        "longest": max(lengths),
+    }
 
 
-@claim("EMA-J4-offpolicy")
-def weights_on_losses() -> Iterator[Found]:
+# another sampler
+
+
+def on_policy(w: World) -> World:
+    """The same world, sampled by its policy."""
+    return w.replace(behavior_logits=None)
+
+
+def sampled_by_the_reference() -> World:
+    """Two answers with rewards 1 and 0: policy (0.9, 0.1), even reference, which is the sampler."""
+    return World(three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))).replace(rewards=two_answers().rewards)
+
+
+@claim("EMA-J4-offpolicy", over=each(few_sampled_elsewhere))
+def weights_on_losses(w: World) -> Iterator[Found]:
     """E_mu[sg(pi/mu) grad L] = E_pi[grad L] for all six losses, if mu covers pi and Z is not from (143)."""
-    printed, inside = [], []
-    for problem in few_sampled_elsewhere():
-        for name, estimate in SAMPLED.items():
-            c, home = slope_at_target(estimate, problem), at_home(problem)
-            found = average(times_score(c, problem), problem)
-            wanted = field(slope_at_target(estimate, home), home)
-            inside.append(apart(found, wanted))
-            if name != "K1":
-                inside.append(apart(found, kl_to_target(problem, forward=name in ("K3", "K5"))[1]))
-        t, z = terms(problem), log_z(problem).exp()
-        by_behavior = (t.ref_logp.sum(-1) + problem.rewards).exp() / t.p
-        inside.append(apart(mean(t.p, by_behavior), z))
-        printed.append(abs(float(mean(t.p, (problem.rewards - log_ratio(problem)).exp()) / z - 1)))
-    world = _off_policy_pair()
-    under_mu = float(mean(terms(world).p, (world.rewards - log_ratio(world)).exp()))
-    yield from each_form(
-        worst([*printed, *inside]), inside=worst(inside), under_mu=under_mu, float=float(log_z(world).exp())
-    )
+    for name, estimate in SAMPLED.items():
+        weighted = w.Es(w.at_target(estimate) * w.rho)
+        yield same(weighted, on_policy(w).Es(on_policy(w).at_target(estimate)), "inside")
+        if name != "K1":
+            yield same(weighted, w.d_target_forward if name in FORWARD else w.d_target, "inside")
+    yield same(w.E((w.R - w.l).exp() * w.rho), w.log_z.exp(), "inside")
+    yield same(w.E((w.R - w.l).exp()) / w.log_z.exp(), 1.0)
 
 
-def _off_policy_pair() -> Problem:
-    return three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))._replace(rewards=two_answers().rewards)
-
-
-def mask(problem: Problem, low: float, high: float) -> torch.Tensor:
+def mask(w: World, low: float, high: float) -> torch.Tensor:
     """M of every sequence, by the sign of R - V and the ratio pi/mu, with V = E_pi[R]."""
-    value = expected_reward(at_home(problem))
-    s, advantage = rho(problem), problem.rewards - value
-    blocked = ((advantage > 0) & (s > 1 + high)) | ((advantage < 0) & (s < 1 - low))
-    return (~blocked).to(s)
+    advantage = w.R - on_policy(w).E(w.R)
+    blocked = ((advantage > 0) & (w.rho > 1 + high)) | ((advantage < 0) & (w.rho < 1 - low))
+    return (~blocked).to(w.rho)
 
 
-@claim("EMA-J4-offpolicy+mask")
-def masks_on_losses() -> Iterator[Found]:
+@claim("EMA-J4-offpolicy+mask", over=each(few_sampled_elsewhere))
+def masks_on_losses(w: World) -> Iterator[Found]:
     """E_mu[s M grad L] is the gradient where nothing is masked; a mask leaves rollouts out, and biases."""
-    printed: list[float] = []
-    inside: list[float] = []
-    for problem in few_sampled_elsewhere():
-        for name, estimate in SAMPLED.items():
-            c = slope_at_target(estimate, problem)
-            wanted = field(slope_at_target(estimate, at_home(problem)), at_home(problem))
-            bounds = ((1.0, float(rho(problem).max())), (0.2, 0.28))  # none is masked, some are
-            free, masked = (
-                average(times_score(c * mask(problem, low, high), problem), problem) for low, high in bounds
-            )
-            inside.append(apart(free, wanted))
-            if name != "K1":  # of K1 the expected gradient is 0, and nothing is relative to it
-                printed.append(relative(masked, wanted))
-            if name in ("K2", "K3++", "K4"):
-                inside.append(apart(wanted, regularized_gradient(problem)))
-    world = _off_policy_pair()
-    kept = mask(world, 0.2, 0.28)
-    found, full = (
-        first_logit(average(times_score(-log_w(world) * k, world), world))
-        for k in (kept, torch.ones(2).double())
-    )
-    yield from each_form(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        found=found,
-        full=full,
-        int=int(2 - kept.sum()),
-        in_brackets=in_brackets(log_w(world)),
-        in_brackets_2=in_brackets(rho(world)),
-    )
+    for name, estimate in SAMPLED.items():
+        c, right = w.at_target(estimate) * w.rho, on_policy(w).Es(w.at_target(estimate))
+        yield same(w.Es(c * mask(w, 1.0, float(w.rho.max()))), right, "inside")
+        if name != "K1":  # of K1 the expected gradient is 0, and nothing is relative to it
+            yield same(w.Es(c * mask(w, 0.2, 0.28)), right, by=relative)
+        if name in ("K2", "K3++", "K4"):
+            yield same(right, w.d_kl - w.d_reward, "inside")
+
+
+@words("EMA-J4-offpolicy", "EMA-J4-offpolicy+mask")
+def two_answers_from_the_reference() -> dict[str, Any]:
+    """Z by eq (143), and the gradient of K2, entry of the first logit, with a mask and without."""
+    w = sampled_by_the_reference()
+    unmasked = mask(w, 0.2, 0.28)
+    return {
+        "under_mu": float(w.E((w.R - w.l).exp())),
+        "z": float(w.log_z.exp()),
+        "masked": first_logit(w.Es(-w.log_w * w.rho * unmasked)),
+        "full": first_logit(w.Es(-w.log_w * w.rho)),
+        "left_out": int(2 - unmasked.sum()),
+        "log_w": w.log_w,
+        "rho": w.rho,
+    }

@@ -90,12 +90,19 @@ class Group(NamedTuple):
         chance: Its probability, [groups].
         drawn: Its sequences, [groups, N].
         reward, log_ratio: R and l of its rollouts, [groups, N].
+        problem: Where they come from.
     """
 
     chance: torch.Tensor
     drawn: torch.Tensor
     reward: torch.Tensor
     log_ratio: torch.Tensor
+    problem: Problem
+
+    @property
+    def size(self) -> int:
+        """Number of rollouts N."""
+        return self.drawn.shape[-1]
 
     @property
     def value(self) -> torch.Tensor:
@@ -116,11 +123,19 @@ class Group(NamedTuple):
         """E[x] of one number per group."""
         return float(self.chance @ x.reshape(len(self.chance)))
 
+    def sum(self, c: torch.Tensor) -> torch.Tensor:
+        """E[sum over the group of c s], [rows, vocab]; ``c`` broadcasts to [groups, N]."""
+        return expected_sum(c, self.problem, self)
+
+    def others(self, x: torch.Tensor) -> torch.Tensor:
+        """Mean of the other rollouts of the group, [groups, N]."""
+        return (x.sum(-1, keepdim=True) - x) / (self.size - 1)
+
 
 def group(problem: Problem, size: int) -> Group:
     """All groups of this size."""
     chance, drawn = groups(problem, size)
-    return Group(chance, drawn, problem.rewards[drawn], log_ratio(problem)[drawn])
+    return Group(chance, drawn, problem.rewards[drawn], log_ratio(problem)[drawn], problem)
 
 
 def expected_sum(c: torch.Tensor, problem: Problem, g: Group) -> torch.Tensor:
@@ -134,6 +149,11 @@ def expected_sum(c: torch.Tensor, problem: Problem, g: Group) -> torch.Tensor:
 def expected_reward(problem: Problem) -> torch.Tensor:
     """V as eq (145) defines it: a number."""
     return mean(terms(problem).p, problem.rewards)
+
+
+def with_mean_reward(estimate: Estimate, problem: Problem) -> torch.Tensor:
+    """`slope_at_target` with V in the place of log Z, [count]."""
+    return logp_slope(estimate, log_ratio(problem), problem.rewards - expected_reward(problem))
 
 
 def regularized_gradient(problem: Problem, beta: float = 1.0) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from kl_book.ledger.claims.ground import groups, off_policy, rollouts, sequences, worlds
+from kl_book.ledger.claims.ground.estimates import Estimate
 from kl_book.ledger.claims.ground.sums import (
     Formula,
     Terms,
@@ -108,6 +109,25 @@ class World(NamedTuple):
         """Log of the normalizer of pi_ref e^R."""
         return rollouts.log_z(self.problem)
 
+    @property
+    def log_w(self) -> torch.Tensor:
+        """Log of pi* / pi of every answer, where pi* = pi_ref e^R / Z, [count]."""
+        return rollouts.log_w(self.problem)
+
+    @property
+    def d_target(self) -> torch.Tensor:
+        """Gradient of KL(pi || pi*), [rows, vocab]."""
+        return rollouts.kl_to_target(self.problem)[1]
+
+    @property
+    def d_target_forward(self) -> torch.Tensor:
+        """Gradient of KL(pi* || pi), [rows, vocab]."""
+        return rollouts.kl_to_target(self.problem, forward=True)[1]
+
+    def at_target(self, estimate: Estimate) -> torch.Tensor:
+        """What multiplies the score in the gradient of an estimate with pi* as its reference, [count]."""
+        return rollouts.slope_at_target(estimate, self.problem)
+
     def E(self, x: torch.Tensor) -> torch.Tensor:
         """Mean of x [count, ...]."""
         return mean(self.p, x)
@@ -188,3 +208,15 @@ def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], I
 def two(policy: Sequence[float], reference: Sequence[float]) -> World:
     """A bandit with these probabilities."""
     return World(worlds.two_policies(policy, reference))
+
+
+def in_groups(
+    *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = rollouts.SIZES
+) -> Callable[[], Iterator[tuple[World, rollouts.Group]]]:
+    """What a check is run over: the same worlds, each with all its groups of every size."""
+
+    def every() -> Iterator[tuple[World, rollouts.Group]]:
+        for world in each(*problems)():
+            yield from ((world, rollouts.group(world.problem, size)) for size in sizes)
+
+    return every

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, hedged, worst
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, differs, printed, same
+from kl_book.ledger.claims.ground.errors import hedged
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3, k3_plus_plus, k4, k5, score_ratio
-from kl_book.ledger.claims.ground.off_policy import average
 from kl_book.ledger.claims.ground.positions import (
     SMALLEST_BIAS,
+    baseline_of_one,
     bias_of_value_and_gradient,
     every_position,
-    exact_gradient,
     moments,
     positions,
     sampled_values_and_gradients,
     scaled_score,
-    score,
 )
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    forward_kl,
-    log_ratio,
-    mean,
-    ref_ratio,
-    reverse_kl,
-    terms,
-    values,
-    variance,
-)
+from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio, terms
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import hedge_bandits, two_policies
-from kl_companion.tabular import Problem
+
+RARE = two_policies((0.9, 0.1), (0.99, 0.01))
 
 
 def _functions(vocab: int) -> list[Estimate]:
@@ -50,176 +40,134 @@ def _functions(vocab: int) -> list[Estimate]:
     ]
 
 
-def _whole_gradient(f: Estimate, problem: Problem) -> torch.Tensor:
+def _whole_gradient(f: Estimate, w: World) -> torch.Tensor:
     """Gradient of sum_j pi(j) f(j, theta), the sum differentiated as it stands, [rows, vocab]."""
-    return exact(lambda a, b: (a.exp() * f(a, b)).sum(), problem)[1]
+    return exact(lambda a, b: (a.exp() * f(a, b)).sum(), w.problem)[1]
 
 
-@claim("EMA-eq75")
-def gradient_of_an_expectation_has_two_terms() -> Iterator[Found]:
+@claim("EMA-eq75", over=each(every_position))
+def gradient_of_an_expectation_has_two_terms(w: World) -> Iterator[Found]:
     """grad E[f] = E[f s + grad f] for any f(token, theta), and E[grad f] alone is another vector."""
-    errors = []
-    for problem in every_position():
-        for f in _functions(len(problem.sequences)):
-            x, g = sampled_values_and_gradients(f, problem)
-            two = average(scaled_score(x, problem) + g, problem)
-            errors.append(apart(two, _whole_gradient(f, problem)))
-    for problem in positions():
-        alone = average(sampled_values_and_gradients(k3, problem)[1], problem)
-        errors.append(differs(alone, _whole_gradient(k3, problem), by=SMALLEST_BIAS))
-    yield from each_form(worst(errors))
+    for f in _functions(len(w.p)):
+        x, g = sampled_values_and_gradients(f, w.problem)
+        yield same(w.Es(x) + w.E(g), _whole_gradient(f, w))
+    if w.kl:
+        alone = w.E(sampled_values_and_gradients(k3, w.problem)[1])
+        yield differs(alone, _whole_gradient(k3, w), by=SMALLEST_BIAS)
 
 
-@claim("EMA-eq76-79")
-def values_of_the_three() -> Iterator[Found]:
+@claim("EMA-eq76-79", over=each(positions))
+def values_of_the_three(w: World) -> Iterator[Found]:
     """E[K1] = E[K3] = KL, E[w] = 1, and E[K2] is another number."""
-    errors = []
-    for problem in positions():
-        kl = exact(reverse_kl, problem)[0]
-        errors.append(apart(average(ref_ratio(problem), problem), 1.0))
-        errors += [apart(average(values(f, problem), problem), kl) for f in (k1, k3)]
-        errors.append(differs(average(values(k2, problem), problem), kl, by=SMALLEST_BIAS))
-    yield from each_form(worst(errors))
+    yield same(w.E(ref_ratio(w.problem)), 1.0)
+    yield same(w.E(w.value(k1)), w.kl)
+    yield same(w.E(w.value(k3)), w.kl)
+    yield differs(w.E(w.value(k2)), w.kl, by=SMALLEST_BIAS)
 
 
-@claim("EMA-E2-K1")
-def differentiated_k1() -> Iterator[Found]:
+@claim("EMA-E2-K1", over=each(every_position))
+def differentiated_k1(w: World) -> Iterator[Found]:
     """Per sample the score, on average zero."""
-    errors = [apart(differentiated(k1, p), score(p)) for p in every_position()]
-    yield from each_form(worst(errors + [apart(moments(k1, p)[1], 0.0) for p in every_position()]))
+    yield same(w.slope(k1), w.s)
+    yield same(moments(k1, w.problem)[1], 0.0)
 
 
-@claim("EMA-eq80")
-def differentiated_k2() -> Iterator[Found]:
+@claim("EMA-eq80", over=each(every_position))
+def differentiated_k2(w: World) -> Iterator[Found]:
     """Per sample the log-ratio times the score, on average the gradient of the KL."""
-    errors = [apart(differentiated(k2, p), scaled_score(log_ratio(p), p)) for p in every_position()]
-    yield from each_form(
-        worst(errors + [apart(moments(k2, p)[1], exact_gradient(p)) for p in every_position()])
-    )
+    yield same(w.slope(k2), w.vanilla())
+    yield same(moments(k2, w.problem)[1], w.d_kl)
 
 
-@claim("EMA-eq81")
-def differentiated_k3() -> Iterator[Found]:
+@claim("EMA-eq81", over=each(every_position))
+def differentiated_k3(w: World) -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL and not of the reverse."""
-    errors = []
-    for problem in every_position():
-        w = ref_ratio(problem)
-        errors.append(apart(differentiated(lambda a, b: (b - a).exp(), problem), scaled_score(-w, problem)))
-        errors.append(apart(differentiated(k3, problem), scaled_score(1 - w, problem)))
-        forward = exact_gradient(problem, "forward")
-        errors += [apart(moments(k3, problem)[1], forward)]
-        errors.append(apart(average(scaled_score(-w, problem), problem), forward))
-    errors += [differs(moments(k3, p)[1], exact_gradient(p), by=SMALLEST_BIAS) for p in positions()]
-    yield from each_form(worst(errors))
+    ratio, gradient = ref_ratio(w.problem), moments(k3, w.problem)[1]
+    yield same(w.slope(lambda a, b: (b - a).exp()), scaled_score(-ratio, w.problem))
+    yield same(w.slope(k3), scaled_score(1 - ratio, w.problem))
+    yield same(gradient, w.d_forward)
+    yield same(w.Es(-ratio), w.d_forward)
+    if w.kl:
+        yield differs(gradient, w.d_kl, by=SMALLEST_BIAS)
 
 
-@claim("EMA-eq83")
-def the_ratio_restores_the_missing_term() -> Iterator[Found]:
+@claim("EMA-eq83", over=each(every_position))
+def the_ratio_restores_the_missing_term(w: World) -> Iterator[Found]:
     """E[grad(r f)] = grad E[f] for any f(token, theta)."""
-    errors = []
-    for problem in every_position():
-        for f in _functions(len(problem.sequences)):
+    for f in _functions(len(w.p)):
 
-            def weighted(logp: torch.Tensor, ref_logp: torch.Tensor, f: Estimate = f) -> torch.Tensor:
-                return score_ratio(logp) * f(logp, ref_logp)
+        def weighted(logp: torch.Tensor, ref_logp: torch.Tensor, f: Estimate = f) -> torch.Tensor:
+            return score_ratio(logp) * f(logp, ref_logp)
 
-            errors.append(apart(moments(weighted, problem)[1], _whole_gradient(f, problem)))
-    yield from each_form(worst(errors))
+        yield same(moments(weighted, w.problem)[1], _whole_gradient(f, w))
 
 
-@claim("EMA-eq84-86")
-def k3_plus_plus_by_the_trick() -> Iterator[Found]:
+@claim("EMA-eq84-86", over=each(every_position))
+def k3_plus_plus_by_the_trick(w: World) -> Iterator[Found]:
     """The value of K3, and the gradient of its expectation, which is the KL's."""
-    errors = [bias_of_value_and_gradient(k3_plus_plus, p) for p in every_position()]
-    errors += [apart(values(k3_plus_plus, p), values(k3, p)) for p in every_position()]
-    errors += [apart(_whole_gradient(k3, p), exact_gradient(p)) for p in every_position()]
-    yield from each_form(worst(errors))
+    yield printed(bias_of_value_and_gradient(k3_plus_plus, w.problem))
+    yield same(w.value(k3_plus_plus), w.value(k3))
+    yield same(_whole_gradient(k3, w), w.d_kl)
 
 
-@claim("EMA-eq87-91")
-def k3_plus_plus_sample_by_sample() -> Iterator[Found]:
+@claim("EMA-eq87-91", over=each(every_position))
+def k3_plus_plus_sample_by_sample(w: World) -> Iterator[Found]:
     """(l + w - 1) s + (1 - w) s = l s: the gradient of a sample is the log-ratio times the score."""
-    errors = []
-    for problem in every_position():
-        x, w = log_ratio(problem), ref_ratio(problem)
-        found = differentiated(k3_plus_plus, problem)
-        product = scaled_score(x + w - 1, problem) + scaled_score(1 - w, problem)
-        errors += [apart(found, product), apart(found, scaled_score(x, problem))]
-        errors.append(apart(average(found, problem), exact_gradient(problem)))
-    yield from each_form(worst(errors))
+    slope, ratio = w.slope(k3_plus_plus), ref_ratio(w.problem)
+    yield same(slope, scaled_score(w.l + ratio - 1, w.problem) + scaled_score(1 - ratio, w.problem))
+    yield same(slope, w.vanilla())
+    yield same(w.E(slope), w.d_kl)
 
 
-@claim("EMA-eq92-95")
-def k4_sample_by_sample() -> Iterator[Found]:
+@claim("EMA-eq92-95", over=each(every_position))
+def k4_sample_by_sample(w: World) -> Iterator[Found]:
     """The value of K1; per sample l s; on average the gradient of the KL."""
-    errors = [bias_of_value_and_gradient(k4, p) for p in every_position()]
-    errors += [apart(values(k4, p), log_ratio(p)) for p in every_position()]
-    errors += [apart(differentiated(k4, p), scaled_score(log_ratio(p), p)) for p in every_position()]
-    yield from each_form(worst(errors))
+    yield printed(bias_of_value_and_gradient(k4, w.problem))
+    yield same(w.value(k4), w.l)
+    yield same(w.slope(k4), w.vanilla())
 
 
-@claim("EMA-eq96-98")
-def forms_of_the_forward_gradient() -> Iterator[Found]:
+@claim("EMA-eq96-98", over=each(every_position))
+def forms_of_the_forward_gradient(w: World) -> Iterator[Found]:
     """-sum pi_ref s = -E[w s] = E[(1 - w) s], and it is the gradient of the forward KL."""
-    errors = []
-    for problem in every_position():
-        wanted, w = exact(forward_kl, problem)[1], ref_ratio(problem)
-        summed = -mean(terms(problem).ref_logp.sum(-1).exp(), score(problem))
-        forms = [summed, *(average(scaled_score(c, problem), problem) for c in (-w, 1 - w))]
-        errors += [apart(f, wanted) for f in forms]
-    yield from each_form(worst(errors))
+    ratio = ref_ratio(w.problem)
+    yield same(-mean(terms(w.problem).ref_logp.sum(-1).exp(), w.s), w.d_forward)
+    yield same(w.Es(-ratio), w.d_forward)
+    yield same(w.Es(1 - ratio), w.d_forward)
 
 
-@claim("EMA-eq99-100")
-def value_of_k5() -> Iterator[Found]:
+@claim("EMA-eq99-100", over=each(every_position))
+def value_of_k5(w: World) -> Iterator[Found]:
     """log r adds nothing; E[w log w] is the forward KL."""
-    errors = []
-    for problem in every_position():
-        w = ref_ratio(problem)
-        errors.append(apart(values(k5, problem), w * w.log()))
-        errors.append(apart(average(values(k5, problem), problem), exact(forward_kl, problem)[0]))
-    yield from each_form(worst(errors))
+    ratio = ref_ratio(w.problem)
+    yield same(w.value(k5), ratio * ratio.log())
+    yield same(w.E(w.value(k5)), w.forward)
 
 
-@claim("EMA-eq101-102")
-def gradient_of_k5() -> Iterator[Found]:
+@claim("EMA-eq101-102", over=each(every_position))
+def gradient_of_k5(w: World) -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL."""
-    errors = [apart(differentiated(k5, p), scaled_score(1 - ref_ratio(p), p)) for p in every_position()]
-    errors += [apart(moments(k5, p)[1], exact_gradient(p, "forward")) for p in every_position()]
-    yield from each_form(worst(errors))
+    yield same(w.slope(k5), scaled_score(1 - ref_ratio(w.problem), w.problem))
+    yield same(moments(k5, w.problem)[1], w.d_forward)
 
 
-def _saved(problem: Problem) -> tuple[float, float, float]:
-    """Variance of w s, that of (1 - w) s, and 2 E_ref|s|^2 - E_pi|s|^2."""
-    t, w = terms(problem), ref_ratio(problem)
-    square = score(problem).square().sum((-2, -1))
-    gain = 2 * float(t.ref_logp.sum(-1).exp() @ square) - float(t.p @ square)
-    return variance(t.p, scaled_score(w, problem)), variance(t.p, scaled_score(1 - w, problem)), gain
-
-
-def _overlap(problem: Problem) -> float:
-    """1 + 3 |pi|^2 - 4 pi.pi_ref, from the two distributions."""
-    p, q = (x[0].softmax(-1) for x in (problem.logits, problem.ref_logits))
-    return float(1 + 3 * p @ p - 4 * p @ q)
+@words("EMA-F4", "EMA-H-note1")
+def where_a_baseline_of_one_helps() -> dict[str, Any]:
+    """How often on the fixed list; variances of a case where it harms."""
+    spread = [baseline_of_one(problem) for problem in hedge_bandits()]
+    before, after, _ = baseline_of_one(RARE)
+    lower = sum(less < more for more, less, _ in spread)
+    return {"lower": lower, "cases": len(spread), "before": before, "after": after}
 
 
 @claim("EMA-F4")
 def a_baseline_of_one() -> Iterator[Found]:
     """It keeps the mean; the variance falls by 2 E_ref|s|^2 - E_pi|s|^2, mostly."""
-    errors = [
-        apart(average(scaled_score(1 - ref_ratio(p), p), p), average(scaled_score(-ref_ratio(p), p), p))
-        for p in every_position()
-    ]
-    rare = two_policies((0.9, 0.1), (0.99, 0.01))
-    found = {p: _saved(p) for p in (*every_position(), *hedge_bandits(), rare)}
-    errors += [abs(a - b - gain) / (1 + a) for a, b, gain in found.values()]
-    errors += [apart(gain, _overlap(p)) for p, (*_, gain) in found.items()]
-    helped = [found[p][1] < found[p][0] for p in hedge_bandits()]
-    before, after, _ = found[rare]
-    yield from each_form(
-        max(worst(errors), hedged(helped)),
-        sum_of_helped=sum(helped),
-        number_of_helped=len(helped),
-        before=before,
-        after=after,
-    )
+    for w in each(every_position, hedge_bandits, RARE)():
+        ratio, (before, after, saved) = ref_ratio(w.problem), baseline_of_one(w.problem)
+        yield same(w.Es(1 - ratio), w.Es(-ratio))
+        yield printed(abs(before - after - saved) / (1 + before))
+        p, q = (x[0].softmax(-1) for x in (w.problem.logits, w.problem.ref_logits))
+        yield same(saved, 1 + 3 * p @ p - 4 * p @ q)
+    spread = [baseline_of_one(problem) for problem in hedge_bandits()]
+    yield printed(hedged(after < before for before, after, _ in spread))

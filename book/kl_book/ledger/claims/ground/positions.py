@@ -9,7 +9,7 @@ import torch
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.estimates import Estimate
 from kl_book.ledger.claims.ground.off_policy import half_square
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl, terms
+from kl_book.ledger.claims.ground.sums import exact, forward_kl, ref_ratio, reverse_kl, terms, variance
 from kl_book.ledger.claims.ground.worlds import bandits, two_policies
 from kl_companion.tabular import Problem, bandit
 
@@ -91,6 +91,19 @@ def sampled_values_and_gradients(estimate: Estimate, problem: Problem) -> tuple[
     logp, ref_logp = t.logp[:, 0], t.ref_logp[:, 0]
     slopes = torch.autograd.functional.jacobian(lambda x: estimate(x, ref_logp), logp, vectorize=True)
     return estimate(logp, ref_logp), torch.einsum("yj,jrv->yrv", slopes, t.scores[:, 0])
+
+
+def baseline_gain(more: torch.Tensor, less: torch.Tensor, problem: Problem) -> tuple[float, float, float]:
+    """Variances with two coefficients of the score, and E[(more^2 - less^2) |s|^2]."""
+    p, square = terms(problem).p, score(problem).square().sum((-2, -1))
+    before, after = (variance(p, scaled_score(c, problem)) for c in (more, less))
+    return before, after, float(p @ ((more**2 - less**2) * square))
+
+
+def baseline_of_one(problem: Problem) -> tuple[float, float, float]:
+    """Variance of -w s, that of (1 - w) s, and 2 E_ref|s|^2 - E_pi|s|^2."""
+    w = ref_ratio(problem)
+    return baseline_gain(-w, 1 - w, problem)
 
 
 def importance_weighted(

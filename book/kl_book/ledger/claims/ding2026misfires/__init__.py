@@ -4,7 +4,6 @@ from kl_book.ledger.claims.ding2026misfires import (  # noqa: F401 - a section r
     appendices,
     calibration,
     lengths,
-    others,
     residues,
     sampling,
 )

@@ -3,75 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, rises, same
 from kl_book.ledger.claims.ground.calibration import (
     calibrated,
-    contributions,
+    every_group,
     mean_drift,
     mean_log_ratio,
     stale,
-    surrogate_slopes,
 )
-from kl_book.ledger.claims.ground.errors import apart, differs, less, turned, violation, worst
-from kl_book.ledger.claims.ground.groups import centered, groups, standardized_or_zero
+from kl_book.ledger.claims.ground.errors import turned
+from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.sequences import token_kls
-from kl_book.ledger.claims.ground.sums import (
-    exact,
-    field,
-    kl_gradient,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-    variance,
-)
-from kl_book.ledger.claims.ground.updates import binary
-from kl_book.ledger.claims.ground.worlds import bandits, near, trees
+from kl_book.ledger.claims.ground.sums import kl_gradient, log_ratio, variance
+from kl_book.ledger.claims.ground.updates import binary, graded_trees
+from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 from kl_companion.tabular.groups import group_update
 
 BETA = 4.0  # that of the source's main run
-SIZES = (2, 3)
 
 
-@claim("ZCPO-F7")
-def centering_leaves_the_noise() -> Iterator[Found]:
+@claim("ZCPO-F7", over=each(bandits))
+def centering_leaves_the_noise(w: World) -> Iterator[Found]:
     """Var(Delta_i - mean Delta) = (1 - 1/G) Var(Delta), above 0, and all answers have one exact KL."""
-    errors, left = [], []
-    for problem in bandits():
-        x = log_ratio(problem)
-        for n in SIZES:
-            p, index = groups(problem, n)
-            one = centered(x[index], "mean")[:, 0]
-            errors.append(apart(variance(p, one), (1 - 1 / n) * variance(terms(problem).p, x)))
-            left.append(variance(p, one))
-        errors.append(apart(mean(terms(problem).p, x), exact(reverse_kl, problem)[0]))
-    errors.append(violation(1e-6 - min(left)))
-    yield from each_form(worst(errors))
+    for n in (2, 3):
+        p, index = groups(w.problem, n)
+        noise = variance(p, centered(w.l[index], "mean")[:, 0])
+        yield same(noise, (1 - 1 / n) * w.var(w.l))
+        yield less(0.0, noise)
+    yield same(w.E(w.l), w.kl)
 
 
 @claim("ZCPO-F7-same")
 def the_exact_kl_has_no_noise_of_its_token() -> Iterator[Found]:
     """It is one number per prefix; for answers of one token the centered coefficients are all 0."""
-    errors = []
-    for problem in bandits():
-        exact_kl, index = mean_drift(problem), groups(problem, 2)[1]
-        errors.append(apart(exact_kl, exact(reverse_kl, problem)[0]))
-        errors.append(apart(centered(exact_kl[index], "mean"), 0.0))
-        errors.append(differs(centered(log_ratio(problem)[index], "mean"), 0.0))
-    for problem in trees():
-        along = token_kls(problem, problem.logits)
-        by_token = terms(problem).log_ratio
-        for row in range(len(problem.logits)):
-            here = (problem.rows == row) & (problem.completion_mask > 0)
-            errors.append(apart(along[here], along[here][0]))
-            errors.append(differs(by_token[here], by_token[here][0]))
-    yield from each_form(worst(errors))
+    for w in each(bandits)():
+        g = every_group(w.problem, 2)
+        yield same(mean_drift(w.problem), w.kl)
+        yield same(centered(g.drift, "mean"), 0.0)
+        yield differs(centered(w.l[g.answers], "mean"), 0.0)
+    for w in each(trees)():
+        along, by_token = token_kls(w.problem, w.problem.logits), w.t.log_ratio
+        for row in range(len(w.problem.logits)):
+            here = (w.problem.rows == row) & (w.problem.completion_mask > 0)
+            yield same(along[here], along[here][0])
+            yield differs(by_token[here], by_token[here][0])
 
 
 def _update(problem: Problem, drift: torch.Tensor, beta: float) -> torch.Tensor:
@@ -79,57 +61,47 @@ def _update(problem: Problem, drift: torch.Tensor, beta: float) -> torch.Tensor:
     return group_update(lambda i: calibrated(problem.rewards[i], drift[i], beta), problem, 3)
 
 
+def _added(problem: Problem, drift: torch.Tensor) -> torch.Tensor:
+    """What a KL in the coefficients adds to the expected update, [rows, vocab]."""
+    return _update(problem, drift, BETA) - _update(problem, drift, 0.0)
+
+
 @claim("ZCPO-4-notunbiased")
 def exact_and_sampled_coefficients_have_other_updates() -> Iterator[Found]:
     """In a bandit the exact one adds nothing; in trees neither has the gradient of the sequence KL."""
-    errors, turns = [], []
-    for problem in (binary(p) for p in bandits()[3:]):
-        plain = _update(problem, mean_drift(problem), 0.0)
-        errors.append(apart(_update(problem, mean_drift(problem), BETA), plain))
-        active = _update(problem, log_ratio(problem), BETA) - plain
-        errors.append(differs(active, 0.0))
-    for problem in (binary(p) for p in trees()):
-        plain = _update(problem, mean_drift(problem), 0.0)
-        by_exact, by_sample = (
-            _update(problem, x, BETA) - plain for x in (mean_drift(problem), mean_log_ratio(problem))
-        )
-        errors.append(differs(by_exact, by_sample))
-        whole = -BETA * kl_gradient(problem)
-        errors.append(apart(-BETA * field(log_ratio(problem), problem), whole))
-        for found in (by_exact, by_sample):
-            turns.append(turned(found, whole))
-            errors.append(less(0.0, turns[-1]))
-    yield from each_form(worst(errors), min_turns=min(turns), max_turns=max(turns))
+    turns = []
+    for problem in map(binary, bandits()[3:]):
+        yield same(_added(problem, mean_drift(problem)), 0.0)
+        yield differs(_added(problem, log_ratio(problem)), 0.0)
+    for problem in graded_trees():
+        by_exact, by_sample = (_added(problem, x(problem)) for x in (mean_drift, mean_log_ratio))
+        yield differs(by_exact, by_sample)
+        w, whole = World(problem), -BETA * kl_gradient(problem)
+        yield same(-BETA * w.Es(w.l), whole)
+        turns += [turned(added, whole) for added in (by_exact, by_sample)]
+    yield less(0.0, min(turns))
+    yield numbers(least=min(turns), most=max(turns))
 
 
-@claim("ZCPO-5-F7scale")
-def the_spread_of_k1_near_the_reference() -> Iterator[Found]:
+@claim("ZCPO-5-F7scale", over=each(bandits))
+def the_spread_of_k1_near_the_reference(w: World) -> Iterator[Found]:
     """Var(k1) = 2 KL to leading order: the ratio tends to 1 as the policy nears the reference."""
-    errors = []
-    for problem in bandits():
-        gaps = []
-        for bound in (0.02, 0.005, 0.00125):
-            there = near(problem, bound)
-            kl = exact(reverse_kl, there)[0]
-            gaps.append(abs(variance(terms(there).p, log_ratio(there)) / (2 * kl) - 1))
-        errors += [less(b, a, by=0.0) for a, b in pairwise(gaps)]
-        errors.append(violation(gaps[-1] - 1e-3))
-    yield from each_form(worst(errors))
+    nearer = [w.near(bound) for bound in (0.00125, 0.005, 0.02)]
+    gaps = [abs(x.var(x.l) / (2 * x.kl) - 1) for x in nearer]
+    yield rises(gaps, by=0.0)
+    yield less(gaps[0], 1e-3, by=0.0)
 
 
 @claim("ZCPO-5-cRestimate")
 def the_sum_of_norms_from_a_sample() -> Iterator[Found]:
     """The number of tokens times the mean norm of some of them has the right mean."""
-    problem, errors = stale()[-2], []
-    index = groups(problem, 3)[1]
-    advantage = standardized_or_zero(problem.rewards[index])
-    row = int(advantage.abs().sum(-1).argmax())
-    one = index[row : row + 1]
-    slopes = surrogate_slopes(problem, one, advantage[row : row + 1])
-    each = contributions(problem, one, slopes)[0].flatten(0, 1)
-    norms = each.flatten(1).norm(dim=-1)
-    whole, total = float(norms.sum()), float(each.sum(0).norm())
-    drawn = [len(norms) * float(norms[list(c)].mean()) for c in combinations(range(len(norms)), 2)]
-    errors.append(apart(sum(drawn) / len(drawn), whole))
-    rates = [1 - total / x for x in drawn if x > 0]
-    yield from each_form(worst(errors), number=1 - total / whole, number_2=sum(rates) / len(rates))
+    g = every_group(stale()[-2], 3)
+    strongest = int(g.advantage.abs().sum(-1).argmax())
+    g = g.where(torch.tensor([strongest]))
+    each_token = g.contributions(g.slopes(g.advantage))[0].flatten(0, 1)
+    norms = each_token.flatten(1).norm(dim=-1)
+    whole, total = float(norms.sum()), float(each_token.sum(0).norm())
+    pairs = [len(norms) * float(norms[list(c)].mean()) for c in combinations(range(len(norms)), 2)]
+    yield same(sum(pairs) / len(pairs), whole)
+    rates = [1 - total / x for x in pairs if x > 0]
+    yield numbers(rate=1 - total / whole, estimate=sum(rates) / len(rates))

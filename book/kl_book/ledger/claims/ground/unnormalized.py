@@ -125,7 +125,7 @@ class OldMeasure(NamedTuple):
         """Mean of a coefficient [count] times the score, [rows, vocab]."""
         return field(c, self.problem)
 
-    def times_score(self, c: torch.Tensor) -> torch.Tensor:
+    def scored(self, c: torch.Tensor) -> torch.Tensor:
         """A coefficient [count] times the score, [count, rows, vocab]."""
         return c[:, None, None] * self.s
 
@@ -161,7 +161,7 @@ class OldMeasure(NamedTuple):
 
     def slope(self, loss: Loss) -> torch.Tensor:
         """Gradient of the loss of every sequence in the policy's logits, [count, rows, vocab]."""
-        return self.times_score(slopes(lambda logp: self.losses(loss, logp).sum(), self.logp))
+        return self.scored(slopes(lambda logp: self.losses(loss, logp).sum(), self.logp))
 
     def grad(self, loss: Loss) -> torch.Tensor:
         """Expected gradient of a loss over the normalized old measure, [rows, vocab]."""

@@ -38,7 +38,7 @@ def gradient_of_algorithm_two() -> Iterator[Found]:
     """-wA' score inside the bounds and none outside; with wide bounds the exact gradient of all four."""
     for divergence, x in each_divergence():
         by_hand = -x.w * rpg.advantage(x, divergence) * (1 - rpg.closed(x, divergence))
-        yield same(x.slope(_branching(PAPER, divergence)), x.times_score(by_hand))
+        yield same(x.slope(_branching(PAPER, divergence)), x.scored(by_hand))
         yield printed(x.loss_error(_branching(WIDE, divergence), divergence))
     wrong = [relative(-x.grad(_with_a_penalty), x.d_objective("URKL")) for x in normalized()]
     yield numbers(most_wrong=max(wrong))
@@ -66,8 +66,8 @@ def the_clipped_loss_of_the_reverse_kl() -> Iterator[Found]:
         )
         yield same(x.E(attached), -x.d_objective("RKL"))
         yield same(x.E(fixed), -x.d_objective("RKL"))
-        yield same(attached, fixed + x.times_score(BETA * x.w))
-    yield numbers(largest=max(float(x.times_score(BETA * x.w).abs().max()) for x in normalized()))
+        yield same(attached, fixed + x.scored(BETA * x.w))
+    yield numbers(largest=max(float(x.scored(BETA * x.w).abs().max()) for x in normalized()))
 
 
 def _line_26(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:

@@ -163,7 +163,7 @@ def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
     shares, older = [], []
     for x in map(OldMeasure, worlds()):
         sampled, (divergence, wanted) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
-        through_both = x.times_score(sampled(x.logp, x.p, x.p)) + x.slope(sampled)
+        through_both = x.scored(sampled(x.logp, x.p, x.p)) + x.slope(sampled)
         for form in FORMS:
             yield same(value(x, "none"), divergence, form)
             yield same(x.E(through_both), wanted, form)

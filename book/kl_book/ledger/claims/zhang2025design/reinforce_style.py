@@ -53,7 +53,7 @@ def what_leaks_without_the_stop_gradient() -> Iterator[Found]:
 def a_detached_weight_multiplies_the_score(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """Differentiated, -SG(weight) log pi is minus the weight times the score, sample by sample."""
     divergence, x = case
-    yield same(x.slope(stopped_loss(divergence)), x.times_score(-WEIGHTS[divergence](x.w, x.R)))
+    yield same(x.slope(stopped_loss(divergence)), x.scored(-WEIGHTS[divergence](x.w, x.R)))
     yield printed(x.loss_error(stopped_loss(divergence), divergence))
 
 

@@ -104,7 +104,7 @@ def derivative_of_the_ratio(x: OldMeasure) -> Iterator[Found]:
         return (x.problem.token_logp(logits).sum(-1) - old).exp()
 
     slope = torch.autograd.functional.jacobian(ratio, x.problem.logits.detach(), vectorize=True)
-    yield same(slope, x.times_score(x.w))
+    yield same(slope, x.scored(x.w))
     yield same(slope / x.w[:, None, None], x.s)
     yield same(x.E(x.R[:, None, None] * slope), utility_gradient(x.problem))
 

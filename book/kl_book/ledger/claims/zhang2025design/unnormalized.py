@@ -100,7 +100,7 @@ def a_policy_cannot_match_the_total_mass() -> Iterator[Found]:
         pull = x.Es(-x.mass * BETA * (x.w - 1))
         yield same(pull, -BETA * x.mass * x.d_divergence("FKL"), "corrected")
     yield printed(max(shares))
-    noise = [x.var(x.times_score(x.w - 1)) / x.var(x.s) for x in normalized()]
+    noise = [x.var(x.scored(x.w - 1)) / x.var(x.s) for x in normalized()]
     yield numbers(least_mass=min(MASSES), most_mass=max(MASSES), mass=mass, most_missed=max(shares))
     yield numbers(least_noise=min(noise), most_noise=max(noise))
 
@@ -156,5 +156,5 @@ def the_unnormalized_reverse_scaling_is_shorter() -> Iterator[Found]:
         yield same(x.Es(one), x.d_objective("RKL"))
         yield same(x.Es(other), x.d_objective("RKL"))
         yield same(one - other, BETA * x.w)
-        shares.append(x.var(x.times_score(one)) / x.var(x.times_score(other)))
+        shares.append(x.var(x.scored(one)) / x.var(x.scored(other)))
     yield numbers(beta=BETA, least=min(shares), most=max(shares))

@@ -76,18 +76,16 @@ STALE = worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
 
 def test_slopes_of_the_clipped_surrogate_and_its_gates():
     """Ratios are 1.5 and 0.5: beyond both bounds."""
-    index = torch.tensor([[0, 1]])
+    pair = calibration.AnswerGroups(STALE, torch.tensor([[0, 1]]))
     for advantages, gates, slopes in (
         ((1.0, -1.0), (0.0, 0.0), (0.0, 0.0)),
         ((-1.0, 1.0), (1.0, 1.0), (1.5, -0.5)),
     ):
         a = torch.tensor([advantages], dtype=torch.float64)
-        ratio = calibration.token_ratios(STALE)[index]
-        assert calibration.gates(ratio, a[..., None])[0, :, 0].tolist() == list(gates)
-        found = calibration.surrogate_slopes(STALE, index, a)[0, :, 0]
-        assert found.tolist() == pytest.approx(list(slopes))
+        assert pair.gates(a)[0, :, 0].tolist() == list(gates)
+        assert pair.slopes(a)[0, :, 0].tolist() == pytest.approx(list(slopes))
     assert calibration.k3_slopes(STALE)[:, 0].tolist() == pytest.approx([1 - 0.5 / 0.75, 1 - 0.5 / 0.25])
-    each = calibration.contributions(STALE, index, torch.tensor([[[2.0], [0.0]]], dtype=torch.float64))
+    each = pair.contributions(torch.tensor([[[2.0], [0.0]]], dtype=torch.float64))
     assert each[0, 0, 0, 0].tolist() == pytest.approx([0.5, -0.5])
     assert each[0, 1].abs().max() == 0.0
 

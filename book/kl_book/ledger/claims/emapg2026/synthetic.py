@@ -29,7 +29,6 @@ from kl_book.ledger.claims.ground.synthetic_task import (
     tasks,
 )
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, heads
-from kl_book.ledger.claims.ground.top_k_pull import pull_explained
 from kl_book.ledger.claims.ground.worlds import bandits
 
 
@@ -91,14 +90,11 @@ def top_k_has_no_bias() -> Iterator[Found]:
     """Bias of the published form; of the forms whose summed and sampled parts belong together."""
     published = [forms(x, k)["published"].bias for x in tasks() for k in HEADS]
     repaired = [forms(x, k)[f].bias for x in tasks() for k in HEADS for f in ("generic", "bregman")]
-    told = pull_explained()
     yield from each_form(
         worst(published),
         worst(repaired),
         SEEDS_1=SEEDS[-1],
         range_published=_range(published),
-        correction=told.correction,
-        practice=told.practice,
     )
 
 

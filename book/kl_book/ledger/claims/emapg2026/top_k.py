@@ -7,25 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.ground.errors import apart, relative, violation, worst
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, at_most, inside, printed, same
+from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import top_k_estimate
 from kl_book.ledger.claims.ground.positions import STEP, moments
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    mean,
-    reverse_kl,
-    terms,
-    values,
-    variance,
-)
+from kl_book.ledger.claims.ground.sums import exact, mean, terms, variance
 from kl_book.ledger.claims.ground.top_k import (
     PUBLISHED,
     REVERSE,
@@ -36,68 +27,54 @@ from kl_book.ledger.claims.ground.top_k import (
     of_the_policy,
     of_the_reference,
 )
-from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, sampled_elsewhere, two_policies
+from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, sampled_elsewhere
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
 from kl_companion.tabular import Problem
 
 
-@claim("EMA-5.3-partition")
-def head_and_tail_add_up() -> Iterator[Found]:
+@claim("EMA-5.3-partition", over=each(bandits))
+def head_and_tail_add_up(w: World) -> Iterator[Found]:
     """KL = head + tail on every set, and the tail is the mean of K4 (forward: K5) outside the head."""
-    errors = []
-    for problem in bandits():
-        t = terms(problem)
-        for chosen in every_set(problem):
-            for split, truth, _ in PUBLISHED.values():
-                entries = split.head(t.logp.sum(-1), t.ref_logp.sum(-1))
-                tail = (t.p * split.tail(t.logp.sum(-1), t.ref_logp.sum(-1)))[~chosen].sum()
-                errors += [
-                    apart(tail, entries[~chosen].sum()),
-                    apart(entries[chosen].sum() + tail, exact(truth, problem)[0]),
-                ]
-    yield from each_form(worst(errors))
+    p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
+    for chosen in every_set(w.problem):
+        for split, truth, _ in PUBLISHED.values():
+            entries, tail = split.head(p, q), (w.p * split.tail(p, q))[~chosen].sum()
+            yield same(tail, entries[~chosen].sum())
+            yield same(entries[chosen].sum() + tail, exact(truth, w.problem)[0])
 
 
-@claim("EMA-5.3-special")
-def both_ends_are_known() -> Iterator[Found]:
+@claim("EMA-5.3-special", over=each(bandits))
+def both_ends_are_known(w: World) -> Iterator[Found]:
     """The whole vocabulary gives the exact KL in every sample, the empty set the mean of K4 and K5."""
-    errors = []
-    for problem in bandits():
-        t = terms(problem)
-        everything = torch.ones(len(t.p), dtype=torch.bool)
-        for direction, name in (("reverse", "k4"), ("forward", "k5")):
-            split, truth, _ = PUBLISHED[direction]
-            value, gradient = mean_of_top_k(split, ~everything, problem)
-            errors += [apart(value, mean(t.p, values(name, problem)))]
-            errors += [apart(gradient, mean(t.p, differentiated(name, problem)))]
-            for chosen in (everything, ~everything):
-                off, slope = bias_of_top_k(split, truth, chosen, problem)
-                errors += [abs(off), apart(slope, 0.0)]
-    yield from each_form(worst(errors))
+    everything = torch.ones(len(w.p), dtype=torch.bool)
+    for direction, name in (("reverse", "k4"), ("forward", "k5")):
+        split, truth, _ = PUBLISHED[direction]
+        value, gradient = mean_of_top_k(split, ~everything, w.problem)
+        yield same(value, w.E(w.value(name)))
+        yield same(gradient, w.grad(name))
+        for chosen in (everything, ~everything):
+            value, gradient = bias_of_top_k(split, truth, chosen, w.problem)
+            yield same(value, 0.0)
+            yield same(gradient, 0.0)
 
 
-@claim("EMA-5.3-memory")
-def few_numbers_are_read() -> Iterator[Found]:
+@claim("EMA-5.3-memory", over=lambda: (World(bandits()[i]) for i in (1, 4, 7)))
+def few_numbers_are_read(w: World) -> Iterator[Found]:
     """The estimate and its gradient depend on 2 (k + 1) normalized log-probs per position at the most."""
-    errors = []
-    for problem in (bandits()[1], bandits()[4], bandits()[7]):
-        t = terms(problem)
-        p, q = t.logp.sum(-1), t.ref_logp.sum(-1)
+    p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
+    for fn, direction, source in ((top_k_reverse_kl, "reverse", p), (top_k_forward_kl, "forward", q)):
+        split = PUBLISHED[direction][0]
         for k in range(len(p) + 1):
-            for fn, (split, _, _), source in (
-                (top_k_reverse_kl, PUBLISHED["reverse"], p),
-                (top_k_forward_kl, PUBLISHED["forward"], q),
-            ):
-                index = source.topk(k).indices
-                for y in range(len(p)):
-                    leaves = [x.clone().requires_grad_() for x in (p, q)]
-                    found = fn(leaves[0], leaves[1], torch.tensor(y), indices=index, form="published")
-                    read = [g.count_nonzero() for g in torch.autograd.grad(found, leaves)]
-                    kept = p[index], q[index]  # all that is stored, beside the sample
-                    tail = 0.0 if y in index else split.tail(p[y], q[y])
-                    errors.append(apart(found.detach(), split.head(*kept).sum() + tail))
-                    errors.append(violation(float(sum(read)) - 2 * (k + 1)))
-    yield from each_form(worst(errors))
+            index = source.topk(k).indices
+            for y in range(len(p)):
+                leaves = [x.clone().requires_grad_() for x in (p, q)]
+                estimate = fn(leaves[0], leaves[1], torch.tensor(y), indices=index, form="published")
+                read = [g.count_nonzero() for g in torch.autograd.grad(estimate, leaves)]
+                tail = 0.0 if y in index else split.tail(p[y], q[y])
+                # the head reads what is stored, beside the sample
+                yield same(estimate.detach(), split.head(p[index], q[index]).sum() + tail)
+                yield at_most(float(sum(read)), 2 * (k + 1))
 
 
 SHARES = (0.1, 0.3)  # of the vocabulary that the top k are, beside k = 1
@@ -151,49 +128,42 @@ def compared(*, gradients_only: bool = False) -> Compared:
     return Compared(sum(x > 1 for x in factors), len(factors), max(factors))
 
 
-def exact_comparison() -> float:
-    """Error of the exact condition and of the bound, for every set of tokens."""
-    errors = []
-    for problem in bandits():
-        t = terms(problem)
-        log_t = t.log_ratio.sum(-1)
-        w, one = (-log_t).exp(), torch.ones_like(log_t)[:, None]
-        for chosen in every_set(problem):
-            for c, x in ((log_t, t.score), (1 - w, t.score), (log_t, one), (-w * log_t, one)):
-                n = noise(c, chosen, t.p, x)
-                errors.append(violation(abs(n.sampled - n.top_k - n.saved) - 1e-12 * (1 + n.sampled)))
-        r = float(exact(reverse_kl, problem)[1].square().sum() / mean(t.p, _square(log_t, t.score)))
-        for chosen in every_set(problem):  # whatever the set, sampling gains no more than a factor 1 - R
-            n = noise(log_t, chosen, t.p, t.score)
-            errors.append(violation(n.top_k * (1 - r) - n.sampled - 1e-12 * (1 + n.sampled)))
-        largest = float(t.p.max())
-        errors.append(violation(r - largest / (1 - largest) ** 2 - 1e-12))
-    return worst(errors)
+def bounds_of_the_noise(w: World) -> Iterator[Found]:
+    """The exact condition and the bound, for every set of tokens."""
+    ratio, one = (-w.l).exp(), torch.ones_like(w.l)[:, None]
+    for chosen in every_set(w.problem):
+        for c, x in ((w.l, w.s), (1 - ratio, w.s), (w.l, one), (-ratio * w.l, one)):
+            n = noise(c, chosen, w.p, x)
+            yield at_most(abs(n.sampled - n.top_k - n.saved), 1e-12 * (1 + n.sampled), "corrected")
+    second_moment = w.E(w.l.square() * w.s.flatten(1).square().sum(-1))
+    r = float(w.d_kl.square().sum() / second_moment)
+    for chosen in every_set(w.problem):  # whatever the set, sampling gains no more than a factor 1 - R
+        n = noise(w.l, chosen, w.p, w.s)
+        yield at_most(n.top_k * (1 - r), n.sampled + 1e-12 * (1 + n.sampled), "corrected")
+    largest = float(w.p.max())
+    yield at_most(r, largest / (1 - largest) ** 2 + 1e-12, "corrected")
 
 
 def two_even_tokens() -> Noise:
     """Noise of the reverse gradient of the policy (0.5, 0.5), reference (0.51, 0.49), first token summed."""
-    t = terms(two_policies((0.5, 0.5), (0.51, 0.49)))
-    return noise(t.log_ratio.sum(-1), torch.tensor([True, False]), t.p, t.score)
+    w = two((0.5, 0.5), (0.51, 0.49))
+    return noise(w.l, torch.tensor([True, False]), w.p, w.s)
 
 
 @claim("EMA-5.3-lowervar")
 def less_noise_than_sampling() -> Iterator[Found]:
     """Var top-k <= Var sampled exactly where the head saves more second moment than squared mean."""
-    found, n = compared(), two_even_tokens()
-    yield from each_form(
-        max(found.share, float(n.top_k > n.sampled) / found.cases),
-        exact_comparison(),
-        top_k=n.top_k,
-        sampled=n.sampled,
-        noisier=found.noisier,
-        cases=found.cases,
-        factor=found.factor,
-    )
+    cases, n = compared(), two_even_tokens()
+    yield printed(cases.share)
+    yield printed(float(n.top_k > n.sampled) / cases.cases)
+    for w in each(bandits)():
+        yield from bounds_of_the_noise(w)
 
 
-def _square(coefficient: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
-    return coefficient.square() * score.flatten(1).square().sum(-1)
+@words("EMA-5.3-lowervar", "EMA-6-distillation")
+def noise_of_two_tokens_and_of_many() -> dict[str, Any]:
+    """Variances with two tokens, and how often the top-k form is noisier on the fixed list."""
+    return {**two_even_tokens()._asdict(), **compared()._asdict()}
 
 
 def _head_field(problem: Problem, k: int, visits: torch.Tensor) -> torch.Tensor:
@@ -213,24 +183,27 @@ def _visits(problem: Problem, p: torch.Tensor) -> torch.Tensor:
     return seen.index_add(0, problem.rows.flatten(), weight.flatten())
 
 
-@claim("EMA-fig8-head")
-def the_head_is_always_on_policy() -> Iterator[Found]:
+def _head_of_the_sampler(w: World, k: int) -> float:
+    """Error of the head's expected gradient at the prefixes that the sampler visits."""
+    return relative(*(_head_field(w.problem, k, _visits(w.problem, p)) for p in (w.p, w.pi)))
+
+
+@claim("EMA-fig8-head", over=each(sampled_elsewhere))
+def the_head_is_always_on_policy(w: World) -> Iterator[Found]:
     """At a prefix the head needs no pi/mu; which prefixes are visited is still the sampler's choice."""
-    printed, inside = [], []
-    for problem in sampled_elsewhere():
-        t = terms(problem)
-        target = _visits(problem, t.logp.sum(-1).exp())
-        vocab = problem.logits.shape[-1]
-        for k in range(1, vocab + 1):
-            found = _head_field(problem, k, _visits(problem, t.p))
-            right = _head_field(problem, k, target)
-            error = relative(found, right)
-            printed.append(error)
-            if len(problem.logits) == 1:
-                inside.append(error)
-        if len(problem.logits) == 1:
-            inside.append(apart(found, exact(reverse_kl, problem)[1]))
-    yield from each_form(worst(printed), inside=worst(inside), worst_printed=worst(printed))
+    count, vocab = w.problem.logits.shape
+    form = inside if count == 1 else printed
+    for k in range(1, vocab + 1):
+        yield form(_head_of_the_sampler(w, k))
+    if count == 1:
+        yield same(_head_field(w.problem, vocab, _visits(w.problem, w.p)), w.d_kl, "inside")
+
+
+@words("EMA-fig8-head")
+def largest_error_of_the_head() -> dict[str, Any]:
+    """Over worlds that another policy samples, and all k."""
+    sizes = ((w, range(1, w.problem.logits.shape[1] + 1)) for w in each(sampled_elsewhere)())
+    return {"largest": max(_head_of_the_sampler(w, k) for w, ks in sizes for k in ks)}
 
 
 def _read(problem: Problem, k: int, *, forward: bool) -> torch.Tensor:
@@ -247,17 +220,13 @@ def _cross_entropy(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-6-distillation")
-def a_dense_signal() -> Evidence:
+def a_dense_signal() -> Iterator[Found]:
     """One draw reads k or k + 1 of the anchor's log-probs instead of one; the noise is less, or is not."""
-    dense = []
-    for problem in bandits():
-        t = terms(problem)
-        p = t.logp.sum(-1)
-        for forward, scores in ((False, p), (True, t.ref_logp.sum(-1))):
+    yield printed(compared(gradients_only=True).share)  # EMA-5.3-lowervar has values too
+    for w in each(bandits)():
+        yield from bounds_of_the_noise(w)
+        for forward, scores in ((False, w.t.logp.sum(-1)), (True, w.t.ref_logp.sum(-1))):
             for k, chosen in enumerate(heads(scores)):
-                dense.append(apart(_read(problem, k, forward=forward), k + (~chosen).long()))
-        whole = moments(partial(top_k_estimate, k=len(p), forward=True), problem)[1]
-        dense.append(apart(whole, exact(_cross_entropy, problem)[1]))
-    found = less_noise_than_sampling()  # of values too; here it is the gradients alone
-    noisier = compared(gradients_only=True).share
-    return found._replace(printed=noisier, corrected=max(worst(dense), found.corrected or 0.0))
+                yield same(_read(w.problem, k, forward=forward), k + (~chosen).long(), "corrected")
+        whole = moments(partial(top_k_estimate, k=len(w.p), forward=True), w.problem)[1]
+        yield same(whole, exact(_cross_entropy, w.problem)[1], "corrected")

@@ -7,31 +7,21 @@ by automatic differentiation, and with f in symbols.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.evidence import Evidence
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Comparison, Found, at_most, less, printed, same
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, arguments_exchanged, divergence
-from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
+from kl_book.ledger.claims.ground.errors import relative, violation
 from kl_book.ledger.claims.ground.groups import groups
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    field,
-    mean,
-    ref_ratio,
-    reverse_kl,
-    terms,
-    values,
-)
+from kl_book.ledger.claims.ground.sums import exact, ref_ratio
 from kl_book.ledger.claims.ground.targets import at_optimum, target, targets
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, two_policies
-from kl_companion.tabular import Problem
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -53,26 +43,36 @@ def psi_weight(f: Function, w: torch.Tensor) -> torch.Tensor:
     return f(w) - w * derivative(f, w)
 
 
-@claim("EMA-K-logZ")
-def log_partition_function_is_the_best_value() -> Iterator[Found]:
+def policy_first(f: Function) -> Pair:
+    """D_f(pi||pi*)."""
+    return divergence(f)
+
+
+def target_first(f: Function) -> Pair:
+    """D_f(pi*||pi)."""
+    return arguments_exchanged(divergence(f))
+
+
+ORDERS = ((policy_first, phi_weight), (target_first, psi_weight))
+
+
+@claim("EMA-K-logZ", over=each(bandits))
+def log_partition_function_is_the_best_value(w: World) -> Iterator[Found]:
     """log Z = max of E[R] - KL(pi||ref), reached at pi*; the expected reward alone is another number."""
-    always, printed = [], []
-    for problem in bandits():
-        t = terms(problem)
-        log_z = float((t.ref_logp.sum(-1) + problem.rewards).logsumexp(0))
-        best = at_optimum(problem)
-        for world, margin in ((best, 0.0), (problem, 1e-6)):
-            p = terms(world).p
-            regularized = float(mean(p, problem.rewards)) - exact(reverse_kl, world)[0]
-            always.append(violation(regularized - log_z + margin))
-            printed.append(apart(mean(p, problem.rewards), log_z))
-        p = terms(best).p
-        always.append(apart(mean(p, problem.rewards) - exact(reverse_kl, best)[0], log_z))
-    small = two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
-    log_z = float((terms(small).ref_logp.sum(-1) + small.rewards).logsumexp(0))
-    yield from each_form(
-        worst([*always, *printed]), inside=worst(always), log_z=log_z, number=1 / (1 + math.exp(-1))
-    )
+    best = World(at_optimum(w.problem))
+    yield at_most(best.E(best.R) - best.kl, w.log_z, "inside")
+    yield at_most(w.E(w.R) - w.kl, w.log_z - 1e-6, "inside")
+    yield same(best.E(best.R) - best.kl, w.log_z, "inside")
+    yield same(best.E(best.R), w.log_z)
+    yield same(w.E(w.R), w.log_z)
+
+
+@words("EMA-K-logZ")
+def two_even_answers() -> dict[str, Any]:
+    """Rewards 1 and 0: log Z, and the expected reward of the optimal policy."""
+    even = two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
+    best = World(at_optimum(even))
+    return {"log_z": float(World(even).log_z), "reward": float(best.E(best.R))}
 
 
 def dual(f: Function) -> Function:
@@ -85,150 +85,131 @@ def of_ratio(f: Function) -> Pair:
     return lambda p, q: f((q - p).exp())
 
 
-@claim("EMA-eq153-157")
-def policy_first() -> Iterator[Found]:
+def descends(d: Pair, ascended: torch.Tensor, w: World) -> Comparison:
+    """A small step along E[weight s] lowers the divergence."""
+    step = w.Es(ascended)
+    moved = w.replace(logits=w.problem.logits + 1e-4 * step / (1 + step.norm()))
+    return less(exact(d, moved.problem)[0], exact(d, w.problem)[0], by=1e-12)
+
+
+@claim("EMA-eq153-157", over=each(targets))
+def with_the_policy_first(w: World) -> Iterator[Found]:
     """D_f(pi||pi*) = E[w f(1/w)]; grad w = -w s; weight g - w g' = f'(1/w), which -phi ascends."""
-    errors = []
-    for problem in targets():
-        t, w = terms(problem), ref_ratio(problem)
-        errors += [apart(differentiated(of_ratio(torch.log), problem), -t.score)]
-        errors += [apart(differentiated(of_ratio(torch.clone), problem), -w[:, None, None] * t.score)]
-        for f in GENERATORS.values():
-            g = dual(f)
-            value, slope = exact(divergence(f), problem)
-            phi = g(w) - w * derivative(g, w)
-            errors += [apart(mean(t.p, g(w)), value), apart(phi, phi_weight(f, w))]
-            errors += [apart(field(phi, problem), slope), _descends(divergence(f), -phi, problem)]
-    yield from each_form(worst(errors))
+    ratio = ref_ratio(w.problem)
+    yield same(w.slope(of_ratio(torch.log)), -w.s)
+    yield same(w.slope(of_ratio(torch.clone)), -ratio[:, None, None] * w.s)
+    for f in GENERATORS.values():
+        g = dual(f)
+        value, slope = exact(policy_first(f), w.problem)
+        phi = g(ratio) - ratio * derivative(g, ratio)
+        yield same(w.E(g(ratio)), value)
+        yield same(phi, phi_weight(f, ratio))
+        yield same(w.Es(phi), slope)
+        yield descends(policy_first(f), -phi, w)
 
 
-@claim("EMA-eq158-160")
-def target_first() -> Iterator[Found]:
+@claim("EMA-eq158-160", over=each(targets))
+def with_the_target_first(w: World) -> Iterator[Found]:
     """D_f(pi*||pi) = E[f(w)] with the gradient E[(f(w) - w f'(w)) s]."""
-    errors = []
-    for problem in targets():
-        t, w = terms(problem), ref_ratio(problem)
-        for f in GENERATORS.values():
-            value, slope = exact(arguments_exchanged(divergence(f)), problem)
-            estimator = of_ratio(f)
-            by_parts = values(estimator, problem)[:, None, None] * t.score + differentiated(
-                estimator, problem
-            )
-            errors += [apart(mean(t.p, f(w)), value), apart(field(psi_weight(f, w), problem), slope)]
-            errors += [apart(mean(t.p, by_parts), slope)]
-    yield from each_form(worst(errors))
+    ratio = ref_ratio(w.problem)
+    for f in GENERATORS.values():
+        value, slope = exact(target_first(f), w.problem)
+        by_parts = w.value(of_ratio(f))[:, None, None] * w.s + w.slope(of_ratio(f))
+        yield same(w.E(f(ratio)), value)
+        yield same(w.Es(psi_weight(f, ratio)), slope)
+        yield same(w.E(by_parts), slope)
 
 
-@claim("EMA-eq161-162")
-def both_orders() -> Iterator[Found]:
+def differences(d: Pair, w: World) -> torch.Tensor:
+    """Central differences of a divergence in every logit, [rows, vocab]."""
+    quotients = torch.zeros_like(w.problem.logits)
+    for place in itertools.product(*map(range, quotients.shape)):
+        step = torch.zeros_like(quotients)
+        step[place] = 1e-5
+        up, down = (exact(d, w.replace(logits=w.problem.logits + s * step).problem)[0] for s in (1, -1))
+        quotients[place] = (up - down) / 2e-5
+    return quotients
+
+
+@claim("EMA-eq161-162", over=each(lambda: targets()[:6]))
+def both_orders(w: World) -> Iterator[Found]:
     """E[phi s] and E[psi s] are the gradients, against differences of the divergences themselves."""
-    errors = []
-    for problem in targets()[:6]:
-        w = ref_ratio(problem)
-        for f in GENERATORS.values():
-            for d, weight in (
-                (divergence(f), phi_weight(f, w)),
-                (arguments_exchanged(divergence(f)), psi_weight(f, w)),
-            ):
-                found = field(weight, problem)
-                differences = torch.zeros_like(found)
-                for place in itertools.product(*map(range, found.shape)):
-                    step = torch.zeros_like(found)
-                    step[place] = 1e-5
-                    up, down = (
-                        exact(d, problem._replace(logits=problem.logits + s * step))[0] for s in (1, -1)
-                    )
-                    differences[place] = (up - down) / 2e-5
-                errors.append(violation(apart(found, differences) / (1 + apart(found, 0.0)) - 1e-7))
-    yield from each_form(worst(errors))
+    for f, (d, weight) in itertools.product(GENERATORS.values(), ORDERS):
+        slope = w.Es(weight(f, ref_ratio(w.problem)))
+        error = (slope - differences(d(f), w)).abs().max() / (1 + slope.abs().max())
+        yield at_most(error, 1e-7)
 
 
-def _descends(d: Pair, ascended: torch.Tensor, problem: Problem) -> float:
-    """Error of "a small step along E[weight s] lowers the divergence", by the step's first-order gain."""
-    step = field(ascended, problem)
-    moved = problem._replace(logits=problem.logits + 1e-4 * step / (1 + step.norm()))
-    return less(exact(d, moved)[0], exact(d, problem)[0], 1e-12)
-
-
-def _figure(d: Callable[[Function], Pair], weight: Callable[..., torch.Tensor]) -> Evidence:
+def ascended(d: Callable[[Function], Pair], weight: Callable[..., torch.Tensor], w: World) -> Iterator[Found]:
     """The printed weight, ascended: it is minus the gradient, and a small step lowers the divergence."""
-    errors = []
-    for problem in targets():
-        for f in GENERATORS.values():
-            ascended = -weight(f, ref_ratio(problem))
-            errors.append(apart(field(ascended, problem), -exact(d(f), problem)[1]))
-            errors.append(_descends(d(f), ascended, problem))
-    return Evidence(worst(errors), note="of the formula in the caption; the curves are not read off")
+    for f in GENERATORS.values():
+        minus = -weight(f, ref_ratio(w.problem))
+        yield same(w.Es(minus), -exact(d(f), w.problem)[1])
+        yield descends(d(f), minus, w)
 
 
-@claim("EMA-fig10")
-def weights_with_the_policy_first() -> Evidence:
+@claim("EMA-fig10", over=each(targets))
+def weights_with_the_policy_first(w: World) -> Iterator[Found]:
     """REINFORCE with the weight -f'(1/w) descends D_f(pi||pi*)."""
-    return _figure(divergence, phi_weight)
+    yield from ascended(policy_first, phi_weight, w)
 
 
-@claim("EMA-fig11")
-def weights_with_the_target_first() -> Evidence:
+@claim("EMA-fig11", over=each(targets))
+def weights_with_the_target_first(w: World) -> Iterator[Found]:
     """REINFORCE with the weight -f(w) + w f'(w) descends D_f(pi*||pi)."""
-    return _figure(lambda f: arguments_exchanged(divergence(f)), psi_weight)
+    yield from ascended(target_first, psi_weight, w)
 
 
-def estimated(problem: Problem, size: int, weight: Function, *, left_out: bool = False) -> torch.Tensor:
-    """Mean gradient with the weight of the estimated w, over all groups; ``problem`` is a target.
+def estimated(w: World, size: int, weight: Function, *, left_out: bool = False) -> torch.Tensor:
+    """Mean gradient with the weight of the estimated w, over all groups; ``w`` is a target.
 
     ``left_out``: Z of each rollout comes from the others of its group.
     """
-    t = terms(problem)
-    chance, drawn = groups(problem, size)
-    w = ref_ratio(problem)[drawn]
-    z = (w.sum(-1, keepdim=True) - w) / (size - 1) if left_out else w.mean(-1, keepdim=True)
-    coefficient = weight(w / z)
-    return torch.einsum("g,gi,girv->rv", chance, coefficient, t.score[drawn]) / size
+    chance, drawn = groups(w.problem, size)
+    ratio = ref_ratio(w.problem)[drawn]
+    total = ratio.sum(-1, keepdim=True)
+    z = (total - ratio) / (size - 1) if left_out else total / size
+    return torch.einsum("g,gi,girv->rv", chance, weight(ratio / z), w.s[drawn]) / size
 
 
-def relative_bias(problem: Problem, size: int, weight: Function, **how: bool) -> float:
-    """Bias of `estimated`, relative to the gradient that the true Z gives."""
-    right = field(weight(ref_ratio(problem)), problem)
-    return float((estimated(problem, size, weight, **how) - right).norm() / right.norm())
-
-
-def estimated_by_counts(problem: Problem, size: int, weight: Function) -> torch.Tensor:
+def estimated_by_counts(w: World, size: int, weight: Function) -> torch.Tensor:
     """`estimated` for two tokens, by the number of firsts in the group, so that groups may be large."""
-    t, w = terms(problem), ref_ratio(problem)
     n = torch.arange(size + 1, dtype=torch.float64)
-    log_count = (
-        torch.lgamma(torch.tensor(size + 1.0).double()) - torch.lgamma(n + 1) - torch.lgamma(size - n + 1)
-    )
-    chance = (log_count + n * t.p[0].log() + (size - n) * t.p[1].log()).exp()
-    share = torch.stack([n, size - n], -1) / size
-    coefficient = weight(w / (share @ w)[:, None])
-    return torch.einsum("n,ni,irv->rv", chance, share * coefficient, t.score)
+    log_count = torch.lgamma(n.new_tensor(size + 1)) - torch.lgamma(n + 1) - torch.lgamma(size - n + 1)
+    chance = (log_count + n * w.p[0].log() + (size - n) * w.p[1].log()).exp()
+    share, ratio = torch.stack([n, size - n], -1) / size, ref_ratio(w.problem)
+    return torch.einsum("n,ni,irv->rv", chance, share * weight(ratio / (share @ ratio)[:, None]), w.s)
+
+
+def small_target() -> World:
+    """Two answers, so that groups may be large."""
+    return World(target(bandits()[1]))
+
+
+def share_of_the_bias(size: int) -> float:
+    """Bias of the weight -w in a group of this size, relative to the gradient that the true Z gives."""
+    w = small_target()
+    right = w.Es(psi_weight(GENERATORS["reverse_kl"], ref_ratio(w.problem)))
+    return relative(estimated_by_counts(w, size, torch.neg), right)
 
 
 @claim("EMA-EM")
 def z_from_the_group() -> Iterator[Found]:
     """The group's Z is unbiased; the weights of w with it are biased, by a share that falls like 1/N."""
-    always = []
-    for problem in targets()[:6]:
+    for w in each(*targets()[:6])():
         for size in (1, 2, 3):
-            chance, drawn = groups(problem, size)
-            always.append(apart((chance * ref_ratio(problem)[drawn].mean(-1)).sum(), 1.0))  # Z-hat over Z
-        for size in (2, 3):
-            always += [
-                relative_bias(problem, size, partial(phi_weight, GENERATORS[f]), left_out=True)
-                for f in ("reverse_kl", "pearson")
-            ]
-    small = target(bandits()[1])
-    right = field(psi_weight(GENERATORS["reverse_kl"], ref_ratio(small)), small)
-    shares = {n: _share(small, n, right) for n in (2, 8, 256, 512)}
-    always.append(apart(estimated_by_counts(small, 3, _minus), estimated(small, 3, _minus)))
-    always.append(violation(abs(shares[256] / shares[512] / 2 - 1) - 0.02))
-    yield from each_form(worst(always), shares_2=shares[2], shares_8=shares[8], shares_256=shares[256])
+            chance, drawn = groups(w.problem, size)
+            yield same((chance * ref_ratio(w.problem)[drawn].mean(-1)).sum(), 1.0)  # Z-hat over Z
+        for size, f in itertools.product((2, 3), ("reverse_kl", "pearson")):
+            weight = partial(phi_weight, GENERATORS[f])
+            right = w.Es(weight(ref_ratio(w.problem)))
+            yield same(estimated(w, size, weight, left_out=True), right, by=relative)
+    w = small_target()
+    yield same(estimated_by_counts(w, 3, torch.neg), estimated(w, 3, torch.neg))
+    yield printed(violation(abs(share_of_the_bias(256) / share_of_the_bias(512) / 2 - 1) - 0.02))
 
 
-def _minus(w: torch.Tensor) -> torch.Tensor:
-    return -w
-
-
-def _share(problem: Problem, size: int, right: torch.Tensor) -> float:
-    return float((estimated_by_counts(problem, size, _minus) - right).norm() / right.norm())
+@words("EMA-EM")
+def shares_of_the_bias() -> dict[str, Any]:
+    """Of groups of 2, 8 and 256."""
+    return {f"share_{size}": share_of_the_bias(size) for size in (2, 8, 256)}

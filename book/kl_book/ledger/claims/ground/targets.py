@@ -10,10 +10,6 @@ from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.worlds import bandits
 from kl_companion.tabular import Problem
 
-SIGN_OF_WEIGHT = (
-    "it is the weight in the gradient that is minimized; REINFORCE, which maximizes, takes minus it"
-)
-
 
 @cache
 def target(problem: Problem) -> Problem:

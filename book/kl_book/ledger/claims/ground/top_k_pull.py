@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 import torch
 
@@ -25,10 +25,6 @@ def at_the_reference() -> Problem:
     return two_policies(p, p)
 
 
-def _vector(x: torch.Tensor) -> str:
-    return "(" + ", ".join(f"{v:.3f}" for v in x.flatten().tolist()) + ")"
-
-
 def size_of_the_pull(problem: Problem, k: int) -> float:
     """|grad pi(S)| over |grad KL| for the policy's k likeliest of one softmax, in closed form."""
     p = problem.logits[0].softmax(-1)
@@ -46,44 +42,13 @@ def stops_at(direction: str, chosen: torch.Tensor, problem: Problem) -> Problem:
     return problem._replace(logits=(q - pull)[None])
 
 
-class Explained(NamedTuple):
-    """What is to be said of every row with this bias."""
-
-    counterexample: str
-    correction: str
-    practice: str
-
-
 @cache
-def pull_explained() -> Explained:
-    """A counterexample, the corrected forms, and how large the bias is, in words and numbers."""
+def numbers_of_the_pull() -> dict[str, Any]:
+    """A counterexample at the reference, how large the bias is beside the KL, and where training stops."""
     first, small = torch.tensor([True, False, False, False]), at_the_reference()
-    pulls = [mean_of_top_k(PUBLISHED[d][0], first, small)[1] for d in PUBLISHED]
+    pulls = {direction: mean_of_top_k(PUBLISHED[direction][0], first, small)[1] for direction in PUBLISHED}
     several = [p for p in hedge_bandits() if len(p.sequences) == 100]
     near, _, far = (median(size_of_the_pull(p, LIKELIEST) for p in several[i : i + 10]) for i in (0, 10, 20))
     pair, head = two_policies((0.5, 0.5), (MASS, 1 - MASS)), torch.tensor([True, False])
-    ends = [float(stops_at(d, head, pair).logits.softmax(-1)[0, 0]) for d in PUBLISHED]
-    return Explained(
-        counterexample=(
-            "policy = reference, logits (1, 0.5, 0, -0.5), $S$ = {first token}: every KL and its gradient "
-            "are "
-            f"0; the expected gradient is {_vector(pulls[0])} in the reverse form and {_vector(pulls[1])} in "
-            "the forward form"
-        ),
-        correction=(
-            r"the expected gradient is $\nabla \KL{\pi}{\pref} + \nabla\pi(S)$ in the reverse and "
-            r"$\nabla \KL{\pref}{\pi} - \nabla\pi(S)$ in the forward form. Unbiased for every $S$: (reverse) "
-            r"$\pi\,$K3 summed over $S$, K3++ outside; or the printed sum with the rest of appendix H.3, "
-            r"$r \log(\pi/\pref)$, and with a detached log-ratio also with K4; (forward) the printed sum "
-            r"with $\sg(w)\log w$; or $\pref\log(\pref/\pi) + \pi - \pref$ summed, "
-            r"$\sg(w)(\log w + 1/w - 1)$ outside"
-        ),
-        practice=(
-            r"near the anchor $\nabla\pi(S)$ outweighs the KL: with 100 tokens and "
-            rf"$k$ = {LIKELIEST} it has {near:.1f} times the norm of $\nabla \mathrm{{KL}}$ where the logits "
-            f"differ by 0.3, and {far:.2f} times at 2.5 (medians of 10 seeds). Alone and with a fixed $S$ "
-            r"training stops at $\pi \propto \pref e^{-1_S}$ (reverse) and $\pi(S) = \sqrt{\pref(S)}$ "
-            rf"(forward): from $\pref(S)$ = {MASS} at {ends[0]:.2f} and {ends[1]:.2f}. It is small where $S$ "
-            "holds nearly all the mass; values are unbiased"
-        ),
-    )
+    ends = {f"{d}_end": float(stops_at(d, head, pair).logits.softmax(-1)[0, 0]) for d in PUBLISHED}
+    return {**pulls, **ends, "near": near, "far": far, "k": LIKELIEST, "mass": MASS}

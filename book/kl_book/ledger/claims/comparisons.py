@@ -50,6 +50,11 @@ def inside(error: float) -> Comparison:
     return Comparison("inside", error)
 
 
+def regardless(error: float) -> tuple[Comparison, Comparison]:
+    """The printed statement fails by ``error``, and so it does where its condition is met."""
+    return printed(error), inside(error)
+
+
 def same(
     a: Number, b: Number, form: Form = "printed", by: Callable[[Any, Any], float] = errors.apart
 ) -> Comparison:

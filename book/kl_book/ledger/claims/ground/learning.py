@@ -31,6 +31,11 @@ def value_is_unbiased(name: str) -> float:
     return worst(abs(bias_of_value(name, p)) for p in worlds())
 
 
+def value_is_biased(name: str) -> float:
+    """Error of "the mean of the estimate is not the KL"."""
+    return worst(differs(bias_of_value(name, p), 0.0, by=1e-9) for p in worlds())
+
+
 def update_is_right(name: str) -> float:
     """Error of "E[rho s k] is grad KL", on- and off-policy."""
     return worst(apart(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
@@ -49,14 +54,15 @@ def kl_after_training(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return reverse_kl(logp, problem.ref_logits.squeeze(1).log_softmax(-1)), logp[-1].exp().amin(-1)
 
 
-def what_training_did(name: str) -> str:
-    """What training with exact gradients did, in words."""
-    kl, least = kl_after_training(name)
-    return (
-        f"in exact training on {kl.shape[1]} bandits of 6 arms the KL rose in "
-        f"{int((kl[1] > kl[0]).sum())}, on average from {float(kl[0].mean()):.2f} to "
-        f"{float(kl[1].mean()):.2g}; the least probability left is {float(least.min()):.1g}"
-    )
+def training_numbers(*names: str) -> dict[str, float]:
+    """What training with exact gradients did: number of bandits, and by estimate how the KL moved."""
+    numbers: dict[str, float] = {}
+    for name in names:
+        (before, after), least = kl_after_training(name)
+        numbers |= {"bandits": len(before), f"{name}_rose": int((after > before).sum())}
+        numbers |= {f"{name}_before": float(before.mean()), f"{name}_after": float(after.mean())}
+        numbers[f"{name}_least"] = float(least.min())
+    return numbers
 
 
 def training_is_stable(name: str) -> float:

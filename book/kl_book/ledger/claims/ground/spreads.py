@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from functools import cache
 
 import sympy
 
-from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.ground.errors import differs, violation, worst
+from kl_book.ledger.claims.comparisons import Comparison, regardless
+from kl_book.ledger.claims.ground.errors import violation
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
 from kl_book.ledger.claims.ground.worlds import near, two_policies, worlds
@@ -84,49 +86,10 @@ def share_of_larger_variance(*names: str) -> tuple[float, float]:
     return share_of_cases(printed), share_of_cases(inside)
 
 
-def variances_in_words(problem: Problem) -> str:
-    """The three variances of a world in words."""
-    return ", ".join(f"$k_{n[1]}$ {value_variance(n, problem):.3f}" for n in ("k1", "k2", "k3"))
-
-
-ORDER = {
-    "k2": r"for $k_2$, $|\log(p/q)| \le 1$ for everything that is sampled is enough",
-    "k3": (
-        r"for $k_3$, exactly where $\chi^2(p \| q) \le 2 [\KL{q}{p} + \KL{p}{q}]$; $p/q \le "
-        f"{K3_BOUND:.2f}$ for everything that is sampled is enough"
-    ),
-}
-
-
-GIVEN = {
-    "k2": (
-        "implied by section 3.1, where k2 is a local surrogate near q = p; section 4 says after the table "
-        "that its regime is that of a small KL with good coverage"
-    ),
-    "k3": (
-        "stated in section 4: before the table the comparison is left open where p/q becomes very large, "
-        "after it the regime is that of a small KL with good coverage"
-    ),
-}
-
-
-def variances_stay_lower(name: str, *others: str, extra: float | None = None) -> Evidence:
-    """Evidence that the variances of ``others`` stay below that of k1, and that ``extra`` is no error.
-
-    Without ``extra`` it is the bias of ``name``: 0, or not 0 for k2. No sample of ``others`` is negative.
-    """
-    if extra is None:
-        found = [bias_of_value(name, p) for p in worlds()]
-        extra = worst(differs(b, 0.0, by=1e-9) if name == "k2" else abs(b) for b in found)
-    extra = max(extra, violation(*(-float(values(n, p).min()) for n in others for p in worlds())))
-    printed, inside = share_of_larger_variance(*others) if extra <= TOLERANCE else (1.0, 1.0)
-    return Evidence(
-        printed,
-        inside=inside,
-        unit="share of cases",
-        condition="; ".join(ORDER[n] for n in others),
-        given=GIVEN[others[-1]],
-        counterexample=(
-            f"policy (0.99, 0.01), reference (1/2, 1/2): variances {variances_in_words(far_apart())}"
-        ),
-    )
+def smaller_variances(*names: str) -> Iterator[Comparison]:
+    """The variances of these values stay below that of k1, and none of their samples is negative."""
+    share, share_inside = share_of_larger_variance(*names)
+    yield Comparison("printed", share)
+    yield Comparison("inside", share_inside)
+    for name, problem in itertools.product(names, worlds()):
+        yield from regardless(violation(-float(values(name, problem).min())))

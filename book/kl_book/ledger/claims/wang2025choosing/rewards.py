@@ -2,194 +2,160 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form, numbers
-from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
-from kl_book.ledger.claims.ground.learning import (
-    training_is_stable,
-    training_is_unstable,
-    update_is_right,
-    update_is_wrong,
-    value_is_unbiased,
-    what_training_did,
-)
-from kl_book.ledger.claims.ground.off_policy import average, half_square, in_reward, rho, times_score
-from kl_book.ledger.claims.ground.spreads import bias_of_value, variances_stay_lower
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    forward_kl,
-    kl_gradient,
-    log_ratio,
-    reverse_kl,
-    terms,
-    values,
-)
-from kl_book.ledger.claims.ground.worlds import all_worlds, near, sampled_elsewhere, two_policies, worlds
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, regardless, rises, same
+from kl_book.ledger.claims.ground import learning
+from kl_book.ledger.claims.ground.errors import apart
+from kl_book.ledger.claims.ground.spreads import smaller_variances
+from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere, worlds
+
+BETA = 0.3
 
 
-def _unseen(x: torch.Tensor, problem: Problem) -> torch.Tensor:
+def _unseen(x: torch.Tensor, w: World) -> torch.Tensor:
     """What is left of a function of the sequences after its least-squares fit by the scores, [count]."""
-    weight = (terms(problem).p * rho(problem)).sqrt()
-    scores = terms(problem).score.flatten(1)
-    fit = torch.linalg.pinv(weight[:, None] * scores) @ (weight * x)
-    return x - scores @ fit
+    weight, scores = (w.p * w.rho).sqrt(), w.s.flatten(1)
+    return x - scores @ (torch.linalg.pinv(weight[:, None] * scores) @ (weight * x))
 
 
-@claim("WZ-7.1-condition")
-def condition_on_a_detached_estimate() -> Iterator[Found]:
+def _objective_gradient(w: World) -> torch.Tensor:
+    """Gradient of the expected reward less `BETA` times the KL, [rows, vocab]."""
+    return torch.tensordot(w.pi * w.R, w.s, 1) - BETA * w.d_kl
+
+
+@claim("WZ-7.1-condition", over=each(all_worlds))
+def condition_on_a_detached_estimate(w: World) -> Iterator[Found]:
     """The update is right exactly where E[s k] = E[s k1]: tested on estimates on both sides of it.
 
     Right are k1 plus a constant and k1 plus any function whose projection on the score is taken away.
     """
-    errors = []
-    for problem in all_worlds():
-        gain, beta = problem.rewards, 0.3
-        t = terms(problem)
-        p = t.logp.sum(-1).exp()
-        true = (p * gain) @ t.score.flatten(1) - beta * kl_gradient(problem).flatten()
-        others = [values(name, problem) for name in ("k3", "k2")]
-        cases = [(log_ratio(problem) + 3, True), *((k, False) for k in others)]
-        cases += [(log_ratio(problem) + _unseen(k, problem), True) for k in others]
-        for k, right in cases:
-            update = average(times_score(gain - beta * k, problem), problem).flatten()
-            condition = apart(average(times_score(k, problem), problem), kl_gradient(problem))
-            errors.append(abs(beta * condition - apart(update, true)))
-            errors.append(apart(update, true) if right else differs(update, true))
-    yield from each_form(worst(errors))
+    wrong = [w.value(k) for k in ("k3", "k2")]
+    right = [w.l + 3, *(w.l + _unseen(k, w) for k in wrong)]
+    for i, k in enumerate((*right, *wrong)):
+        update, pull = w.E(w.times_score(w.R - BETA * k)), w.E(w.times_score(k))
+        off = apart(update, _objective_gradient(w))
+        yield same(BETA * apart(pull, w.d_kl), off)
+        yield same(off, 0.0) if i < len(right) else differs(off, 0.0)
 
 
-@claim("WZ-7.1-k1")
-def log_ratio_in_the_reward() -> Iterator[Found]:
+@claim("WZ-7.1-k1", over=each(all_worlds))
+def log_ratio_in_the_reward(w: World) -> Iterator[Found]:
     """E[s k1] = grad KL(q||p)."""
-    yield from each_form(update_is_right("k1"))
+    yield same(w.E(w.in_reward("k1")), w.d_kl)
 
 
-def _field(name: str, wanted: str) -> float:
-    """Error of "E[s k] is grad A - grad B", and of its being no more than second order near the reference."""
-    errors = []
-    for problem in worlds():
-        other = exact(forward_kl, problem)[1]
-        kl = kl_gradient(problem)
-        right = kl - other if wanted == "both" else exact(half_square, problem)[1] - kl
-        found = average(in_reward(name, problem), problem)
-        errors += [apart(found, right), differs(found, kl)]
-        shares = []
-        for bound in (0.02, 0.01):
-            close = near(problem, bound)
-            size = average(in_reward(name, close), close).norm() / kl_gradient(close).norm()
-            shares.append(float(size) / float(log_ratio(close).abs().max()))
-        errors.append(violation(max(shares) - 2.0))
-    return worst(errors)
+def _of_second_order(w: World, estimator: str) -> Iterator[Found]:
+    """The update is not the gradient of the KL, and of second order near the reference."""
+    yield differs(w.E(w.in_reward(estimator)), w.d_kl)
+    for close in (w.near(0.02), w.near(0.01)):
+        size = close.E(close.in_reward(estimator)).norm() / close.d_kl.norm()
+        yield less(float(size) / float(close.l.abs().max()), 2.0, by=0.0)
 
 
-@claim("WZ-7.1-k3")
-def reduced_value_in_the_reward() -> Iterator[Found]:
+@claim("WZ-7.1-k3", over=each(worlds))
+def reduced_value_in_the_reward(w: World) -> Iterator[Found]:
     """E[s k3] = grad KL(q||p) - grad KL(p||q)."""
-    yield from each_form(_field("k3", "both"))
+    yield same(w.E(w.in_reward("k3")), w.d_kl - w.d_forward)
+    yield from _of_second_order(w, "k3")
 
 
-@claim("WZ-7.1-k2")
-def half_square_in_the_reward() -> Iterator[Found]:
+@claim("WZ-7.1-k2", over=each(worlds))
+def half_square_in_the_reward(w: World) -> Iterator[Found]:
     """E[s k2] = grad E_q[k2] - grad KL(q||p), which is not grad KL(q||p)."""
-    yield from each_form(_field("k2", "square"))
+    yield same(w.E(w.in_reward("k2")), w.d_square - w.d_kl)
+    yield from _of_second_order(w, "k2")
 
 
 @claim("WZ-7.1-mixture")
 def no_pure_regularization_is_left() -> Iterator[Found]:
     """k3 in the reward minimizes KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
-    errors = []
-    found = []
-    for d in (1e-2, 1e-20, 1e-200):
-        problem = two_policies((1 - d, d), (0.5, 0.5))
-        found.append(exact(reverse_kl, problem)[0] - exact(forward_kl, problem)[0])
-    errors += [less(b, a - 5) for a, b in itertools.pairwise(found)]
-    yield from each_form(max(worst(errors), _field("k3", "both"), training_is_unstable("k3")))
+    lost = [two((1 - d, d), (0.5, 0.5)) for d in (1e-2, 1e-20, 1e-200)]
+    yield rises([w.forward - w.kl for w in lost], by=5.0 + 1e-6)
+    for w in each(worlds)():
+        yield from reduced_value_in_the_reward(w)
+    yield printed(learning.training_is_unstable("k3"))
 
 
-@claim("WZ-7.1-offpolicy")
-def one_ratio_is_enough() -> Iterator[Found]:
+@claim("WZ-7.1-offpolicy", over=each(sampled_elsewhere))
+def one_ratio_is_enough(w: World) -> Iterator[Found]:
     """Off-policy E_mu[rho s (R - beta k1)] is the gradient wanted; a second ratio on k1 spoils it."""
-    errors = []
-    for problem in sampled_elsewhere():
-        beta, gain, t = 0.3, problem.rewards, terms(problem)
-        true = torch.tensordot(t.logp.sum(-1).exp() * gain, t.score, 1) - beta * kl_gradient(problem)
-        once, twice = (
-            average(times_score(gain - beta * c * log_ratio(problem), problem), problem)
-            for c in (1.0, rho(problem))
-        )
-        errors += [apart(once, true), differs(twice, true)]
-        errors.append(differs(average(in_reward("k3", problem), problem), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    yield same(w.E(w.times_score(w.R - BETA * w.l)), _objective_gradient(w))
+    yield differs(w.E(w.times_score(w.R - BETA * w.rho * w.l)), _objective_gradient(w))
+    yield differs(w.E(w.in_reward("k3")), w.d_kl)
 
 
 @claim("WZ-7.1-shah")
 def stable_and_unstable_training() -> Iterator[Found]:
     """The report is about language models; exact training on bandits shows the same split."""
-    yield numbers(what_training_did=what_training_did("k1"), what_training_did_2=what_training_did("k3"))
+    yield numbers()
 
 
 @claim("WZ-7.2-k1")
 def seven_two_k1() -> Iterator[Found]:
     """k1: unbiased value, right update, stable training."""
-    errors = [value_is_unbiased("k1"), update_is_right("k1"), training_is_stable("k1")]
-    yield from each_form(worst(errors), what_training_did=what_training_did("k1"))
+    yield printed(learning.value_is_unbiased("k1"))
+    yield printed(learning.update_is_right("k1"))
+    yield printed(learning.training_is_stable("k1"))
 
 
 @claim("WZ-7.2-k2")
 def seven_two_k2() -> Iterator[Found]:
     """k2: biased value, wrong update, and training that leads away from the reference."""
-    errors = [update_is_wrong("k2"), training_is_unstable("k2")]
-    errors += [differs(bias_of_value("k2", p), 0.0, by=1e-9) for p in worlds()]
-    yield from each_form(worst(errors), what_training_did=what_training_did("k2"))
+    yield printed(learning.value_is_biased("k2"))
+    yield printed(learning.update_is_wrong("k2"))
+    yield printed(learning.training_is_unstable("k2"))
 
 
 @claim("WZ-7.2-k3")
 def seven_two_k3() -> Iterator[Found]:
     """k3: unbiased value, wrong update, can collapse."""
-    errors = [value_is_unbiased("k3"), update_is_wrong("k3"), training_is_unstable("k3")]
-    yield from each_form(worst(errors), what_training_did=what_training_did("k3"))
+    yield printed(learning.value_is_unbiased("k3"))
+    yield printed(learning.update_is_wrong("k3"))
+    yield printed(learning.training_is_unstable("k3"))
+
+
+@words("WZ-7.1-shah", "WZ-7.2-k1", "WZ-7.2-k2", "WZ-7.2-k3")
+def _training() -> dict[str, float]:
+    return learning.training_numbers("k1", "k2", "k3")
 
 
 @claim("WZ-9.3-k1")
-def nine_three_k1() -> Evidence:
+def nine_three_k1() -> Iterator[Found]:
     """k1: unbiased value, right update, a variance above that of k3."""
-    return variances_stay_lower("k1", "k3", extra=max(value_is_unbiased("k1"), update_is_right("k1")))
+    yield from regardless(learning.value_is_unbiased("k1"))
+    yield from regardless(learning.update_is_right("k1"))
+    yield from smaller_variances("k3")
 
 
-@claim("WZ-9.3-k2")
-def nine_three_k2() -> Iterator[Found]:
+@claim("WZ-9.3-k2", over=each(worlds))
+def nine_three_k2(w: World) -> Iterator[Found]:
     """k2: biased value, wrong update."""
-    errors = [_field("k2", "square"), *(differs(bias_of_value("k2", p), 0.0, by=1e-9) for p in worlds())]
-    yield from each_form(worst(errors))
+    yield differs(w.bias("k2"), 0.0, by=1e-9)
+    yield from half_square_in_the_reward(w)
 
 
 @claim("WZ-9.3-k3")
-def nine_three_k3() -> Evidence:
+def nine_three_k3() -> Iterator[Found]:
     """k3: unbiased value of low variance; its update is off by -grad KL(p||q), and can collapse."""
-    errors = [value_is_unbiased("k3"), training_is_unstable("k3")]
-    for problem in worlds():
-        off = average(in_reward("k3", problem), problem) - kl_gradient(problem)
-        errors.append(apart(off, -exact(forward_kl, problem)[1]))
-    return variances_stay_lower("k3", "k3", extra=worst(errors))
+    yield from regardless(learning.value_is_unbiased("k3"))
+    yield from regardless(learning.training_is_unstable("k3"))
+    for w in each(worlds)():
+        yield from regardless(same(w.E(w.in_reward("k3")) - w.d_kl, -w.d_forward).error)
+    yield from smaller_variances("k3")
 
 
-@claim("WZ-9.4-axes")
-def value_and_gradient_are_two_axes() -> Iterator[Found]:
+@claim("WZ-9.4-axes", over=each(worlds))
+def value_and_gradient_are_two_axes(w: World) -> Iterator[Found]:
     """All four combinations of an unbiased value and a right gradient occur."""
-    errors = []
-    for problem in worlds():
-        kl = kl_gradient(problem)
-        k2_in_loss = average(differentiated("k2", problem), problem)
-        errors += [abs(bias_of_value("k1", problem)), apart(average(in_reward("k1", problem), problem), kl)]
-        errors += [abs(bias_of_value("k3", problem)), differs(average(in_reward("k3", problem), problem), kl)]
-        errors += [differs(bias_of_value("k2", problem), 0.0, by=1e-9), apart(k2_in_loss, kl)]
-        errors.append(differs(average(in_reward("k2", problem), problem), kl))
-    yield from each_form(worst(errors))
+    yield same(w.bias("k1"), 0.0)
+    yield same(w.E(w.in_reward("k1")), w.d_kl)
+    yield same(w.bias("k3"), 0.0)
+    yield differs(w.E(w.in_reward("k3")), w.d_kl)
+    yield differs(w.bias("k2"), 0.0, by=1e-9)
+    yield same(w.grad("k2"), w.d_kl)
+    yield differs(w.E(w.in_reward("k2")), w.d_kl)

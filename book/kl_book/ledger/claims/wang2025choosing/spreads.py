@@ -2,81 +2,71 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from typing import Any
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.ground.errors import hedged, less, worst
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, less, numbers, printed, regardless, same
+from kl_book.ledger.claims.ground import spreads
+from kl_book.ledger.claims.ground.errors import hedged
+from kl_book.ledger.claims.ground.learning import value_is_biased, value_is_unbiased
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.spreads import (
-    K3_BOUND,
-    WITHIN,
-    bias_of_value,
-    excess_of_k3,
-    just_beyond,
-    larger,
-    one_sided,
-    value_variance,
-    variances_stay_lower,
-)
-from kl_book.ledger.claims.ground.sums import exact, reverse_kl
-from kl_book.ledger.claims.ground.worlds import hedge_bandits, hedge_trees, near, two_policies, worlds
+from kl_book.ledger.claims.ground.world import each, two
+from kl_book.ledger.claims.ground.worlds import hedge_bandits, hedge_trees, near
 from kl_book.ledger.claims.standard import HEDGE_SHARE
-from kl_companion.tabular import Problem, bandit
+from kl_companion.tabular import bandit
 
 
 @claim("WZ-table-value-k1")
-def log_ratio_has_the_high_variance() -> Evidence:
+def log_ratio_has_the_high_variance() -> Iterator[Found]:
     """Unbiased, with a variance above that of k2 and k3."""
-    return variances_stay_lower("k1", "k2", "k3")
+    yield from regardless(value_is_unbiased("k1"))
+    yield from spreads.smaller_variances("k2", "k3")
 
 
 @claim("WZ-table-value-k2")
-def half_square_has_a_low_variance() -> Evidence:
+def half_square_has_a_low_variance() -> Iterator[Found]:
     """Biased, with a variance below that of k1."""
-    return variances_stay_lower("k2", "k2")
+    yield from regardless(value_is_biased("k2"))
+    yield from spreads.smaller_variances("k2")
 
 
 @claim("WZ-table-value-k3")
-def reduced_value_has_a_low_variance() -> Evidence:
+def reduced_value_has_a_low_variance() -> Iterator[Found]:
     """Unbiased, with a variance below that of k1."""
-    return variances_stay_lower("k3", "k3")
+    yield from regardless(value_is_unbiased("k3"))
+    yield from spreads.smaller_variances("k3")
+
+
+@words("WZ-table-value-k1", "WZ-table-value-k2", "WZ-table-value-k3", "WZ-9.3-k1", "WZ-9.3-k3")
+def _far_apart() -> dict[str, Any]:
+    variances = {k: spreads.value_variance(k, spreads.far_apart()) for k in ("k1", "k2", "k3")}
+    return variances | {"bound": spreads.K3_BOUND}
 
 
 @claim("WZ-4-blowup")
 def reduced_value_blows_up_far_away() -> Iterator[Found]:
     """Where p/q is large on a rare sample, the variance of k3 passes that of k1 and has no bound."""
-    found = [two_policies((1 - d, d), (0.5, 0.5)) for d in (1e-2, 1e-4, 1e-6)]
-    errors = [less(value_variance("k1", p), value_variance("k3", p)) for p in found]
-    errors += [excess_of_k3(p) for p in found]
-    errors += [
-        less(50 * value_variance("k3", a), value_variance("k3", b)) for a, b in itertools.pairwise(found)
-    ]
-    yield from each_form(worst(errors))
-
-
-def _close(problem: Problem) -> bool:
-    return exact(reverse_kl, problem)[0] <= 0.1
+    rare = [two((1 - d, d), (0.5, 0.5)).problem for d in (1e-2, 1e-4, 1e-6)]
+    for problem in rare:
+        yield less(spreads.value_variance("k1", problem), spreads.value_variance("k3", problem))
+        yield same(spreads.excess_of_k3(problem), 0.0)
+    first, second, third = (spreads.value_variance("k3", p) for p in rare)
+    yield less(50 * first, second)
+    yield less(50 * second, third)
 
 
 @claim("WZ-4-safest")
 def reduced_value_is_the_safest_near_the_reference() -> Iterator[Found]:
     """With p/q bounded k3 has no bias and, of both unbiased values, the smaller variance; often elsewhere."""
-    errors = [abs(bias_of_value("k3", p)) for p in worlds()]
-    bound = WITHIN["k3"]
-    closer = [near(bandit(v, seed=s, scale=2.0), bound) for v in (3, 10) for s in range(20)]
-    errors.append(share_of_cases(larger("k3", p) for p in (*closer, *one_sided())))
-    errors.append(float(not larger("k3", just_beyond())))
-    drawn = (*hedge_bandits(), *hedge_trees())
-    found = {small: [not larger("k3", p) for p in drawn if _close(p) == small] for small in (True, False)}
-    yield from each_form(
-        max(worst(errors), hedged(found[True])),
-        sum=sum(found[True]),
-        number=len(found[True]),
-        HEDGE_SHARE=HEDGE_SHARE,
-        sum_2=sum(found[False]),
-        number_2=len(found[False]),
-        K3_BOUND=K3_BOUND,
-    )
+    yield printed(value_is_unbiased("k3"))
+    closer = [near(bandit(v, seed=s, scale=2.0), spreads.WITHIN["k3"]) for v in (3, 10) for s in range(20)]
+    yield printed(share_of_cases(spreads.larger("k3", p) for p in (*closer, *spreads.one_sided())))
+    yield printed(float(not spreads.larger("k3", spreads.just_beyond())))
+    smaller: dict[bool, list[bool]] = {True: [], False: []}
+    for w in each(hedge_bandits, hedge_trees)():
+        smaller[w.kl <= 0.1].append(not spreads.larger("k3", w.problem))
+    yield printed(hedged(smaller[True]))
+    yield numbers(HEDGE_SHARE=HEDGE_SHARE, K3_BOUND=spreads.K3_BOUND)
+    yield numbers(near_smaller=sum(smaller[True]), near=len(smaller[True]))
+    yield numbers(far_smaller=sum(smaller[False]), far=len(smaller[False]))

@@ -105,13 +105,11 @@ def _trust_region(problem: Problem) -> Iterator[Found]:
     p, gain = problem.logits[0].softmax(-1), problem.rewards
     gradient, off = p * (gain - p @ gain), []
     natural = torch.linalg.pinv(fisher(problem), hermitian=True) @ gradient
-
-    def kl(step: torch.Tensor) -> torch.Tensor:
-        return reverse_kl(p.log(), (problem.logits[0] + step).log_softmax(-1))
-
     for mu in (1e2, 1e3, 1e4):
         best = (p + gradient / mu).log() - p.log()
-        yield same(torch.func.grad(kl)(best), gradient / mu, "inside")
+        step = best.clone().requires_grad_()
+        kl = reverse_kl(p.log(), (problem.logits[0] + step).log_softmax(-1))
+        yield same(torch.autograd.grad(kl, step)[0], gradient / mu, "inside")
         best = best - best.mean()
         off.append(float((best / best.norm() - natural / natural.norm()).norm()))
     yield inside(falls_as_power(off, 1))

@@ -19,8 +19,8 @@ from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.estimates import k4, k5
 from kl_book.ledger.claims.ground.positions import importance_weighted, moments
 from kl_book.ledger.claims.ground.rollouts import SIZES, expected_sum, group, rollouts, two_answers
-from kl_book.ledger.claims.ground.sequences import partial_gradient
-from kl_book.ledger.claims.ground.sums import exact, field, kl_gradient, mean, terms
+from kl_book.ledger.claims.ground.sequences import loss_gradient, partial_gradient, ratios, surrogate_gradient
+from kl_book.ledger.claims.ground.sums import exact, field, terms
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, trees
 from kl_companion.tabular import Problem, prefix_tree
@@ -33,11 +33,6 @@ Weights = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def one_token_elsewhere() -> list[Problem]:
     """Decisions about one token that another policy samples."""
     return [problem for problem in few_sampled_elsewhere() if problem.rows.shape[1] == 1]
-
-
-def ratios(problem: Problem) -> torch.Tensor:
-    """pi/mu of every token, 1 outside the mask, [count, length]."""
-    return (terms(problem).logp - problem.token_logp(problem.sampled_from)).exp()
 
 
 def advantages(problem: Problem) -> torch.Tensor:
@@ -56,27 +51,20 @@ def surrogate(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return torch.minimum(s * a, s.clamp(1 - LOW, 1 + HIGH) * a)
 
 
-def by_scores(weight: torch.Tensor, problem: Problem) -> torch.Tensor:
+def by_scores(weight: torch.Tensor, w: World) -> torch.Tensor:
     """E[sum_n weight_n A grad log pi_n], [rows, vocab]; ``weight`` is [count, length]."""
-    t = terms(problem)
-    coefficient = weight * advantages(problem) * problem.completion_mask
-    return mean(t.p, torch.einsum("in,inrv->irv", coefficient, t.scores))
+    return w.E(w.tokens(weight * advantages(w.problem)))
 
 
 def by_ppo(problem: Problem) -> torch.Tensor:
     """Gradient of the expected clipped objective, as it stands."""
-    theta = problem.logits.detach().clone().requires_grad_()
-    behavior = problem.token_logp(problem.sampled_from).detach()
-    s = (problem.token_logp(theta) - behavior).exp()
-    objective = surrogate(s, advantages(problem).expand_as(s)) * problem.completion_mask
-    (gradient,) = torch.autograd.grad((behavior.sum(-1).exp() @ objective).sum(), theta)
-    return gradient
+    return surrogate_gradient(problem, lambda s: surrogate(s, advantages(problem)))
 
 
 @claim("EMA-appA-ysample", over=each(rollouts))
 def samples_of_the_old_policy(w: World) -> Iterator[Found]:
     """log pi is no distribution; under pi the gradient of J is that of E[R]."""
-    logp = terms(w.problem).logp.sum(-1)
+    logp = w.t.logp.sum(-1)
     yield same(logp.sum(), 1.0)
     yield printed(-float(logp.min()))
     yield same(logp.exp().sum(), 1.0, "corrected")
@@ -94,11 +82,11 @@ def log_probs_of_two_answers() -> dict[str, Any]:
 def index_of_the_ratio() -> Iterator[Found]:
     """With the ratio of any fixed token l in the mask of token n it is not PPO's; with s_n it is."""
     off = []
-    for problem in few_sampled_elsewhere():
-        s, a, ppo = ratios(problem), advantages(problem), by_ppo(problem)
-        yield same(by_scores(s * mask(s, a), problem), ppo, "corrected")
+    for w in each(few_sampled_elsewhere)():
+        s, a, ppo = ratios(w.problem), advantages(w.problem), by_ppo(w.problem)
+        yield same(by_scores(s * mask(s, a), w), ppo, "corrected")
         fixed = s.split(1, dim=-1) if s.shape[1] > 1 else ()
-        off += [relative(by_scores(s * mask(x, a), problem), ppo) for x in fixed]
+        off += [relative(by_scores(s * mask(x, a), w), ppo) for x in fixed]
     yield printed(min(off))
     s = torch.tensor([1.4, 1.0], dtype=torch.float64)
     own, by_first, by_second = (mask(x, torch.ones(2)) for x in (s, s[[0, 0]], s[[1, 1]]))
@@ -108,12 +96,11 @@ def index_of_the_ratio() -> Iterator[Found]:
 @claim("EMA-appA-mask+equivalent")
 def masks_and_ppo() -> Iterator[Found]:
     """s M A s_n has PPO's gradient, one-sided at a bound; the values of the two differ."""
-    for problem in few_sampled_elsewhere():
-        s, a, t = ratios(problem), advantages(problem), terms(problem)
-        yield same(by_scores(s * mask(s, a), problem), by_ppo(problem), "inside")
-        masked, clipped = (s * mask(s, a) * t.logp * a).sum(-1), surrogate(s, a).sum(-1)
-        yield same(mean(t.p, masked), mean(t.p, clipped))
-    yield differs(by_scores(s, problem), by_ppo(problem), "inside")
+    for w in each(few_sampled_elsewhere)():
+        s, a = ratios(w.problem), advantages(w.problem)
+        yield same(by_scores(s * mask(s, a), w), by_ppo(w.problem), "inside")
+        yield same(w.E((s * mask(s, a) * w.t.logp * a).sum(-1)), w.E(surrogate(s, a).sum(-1)))
+    yield differs(by_scores(s, w), by_ppo(w.problem), "inside")
     for sign, at in itertools.product((-1.5, 0.0, 1.5), (0.5, 1 - LOW, 1.0, 1 + HIGH, 1.6)):
         s, a = (torch.tensor([x], dtype=torch.float64) for x in (at, sign))
         sides = [float(surrogate(s + h, a) - surrogate(s, a)) / h for h in (-(2.0**-10), 2.0**-10)]
@@ -140,7 +127,7 @@ def _misfit(problem: Problem, strength: float) -> float:
 @claim("EMA-appA-norm", over=each(rollouts, trees))
 def one_is_averaged_the_other_summed(w: World) -> Iterator[Found]:
     """With J averaged over L tokens and KL summed, the coefficient is beta L; both summed it is beta."""
-    lengths, kl = w.problem.completion_mask.sum(-1), BETA * partial_gradient(w.problem)
+    lengths, kl = w.problem.completion_mask.sum(-1), BETA * w.partial()
     form: Form = "printed" if lengths.max() > 1 else "inside"
     yield same(_misfit(w.problem, BETA), 0.0, form)
     yield same(_summed(w.problem, BETA), kl - w.d_reward, "corrected")
@@ -219,23 +206,12 @@ J: dict[str, Weights] = {
 def any_base_algorithm(w: World) -> Iterator[Found]:
     """Whatever J is, the KL term adds beta grad KL to the expected gradient of -J."""
     beta, one_token = 0.3, w.problem.rows.shape[1] == 1
-    kl = kl_gradient(w.problem) if one_token else partial_gradient(w.problem)
+    kl = w.d_kl if one_token else w.partial()
     for weight in J.values():
-        s = weight(ratios(w.problem), advantages(w.problem)).detach()
-        both, alone = _loss_gradient(w.problem, s, beta), _loss_gradient(w.problem, s, 0.0)
+        s = weight(ratios(w.problem), advantages(w.problem))
+        both, alone = (loss_gradient(w.problem, s * advantages(w.problem), b) for b in (beta, 0.0))
         yield same(both - alone, beta * kl)
-        yield same(alone, -by_scores(s, w.problem))
-
-
-def _loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch.Tensor:
-    """Gradient of E[-J + beta KL], J with detached weights, KL exact at every visited prefix."""
-    theta = problem.logits.detach().clone().requires_grad_()
-    logp, ref = theta.log_softmax(-1), problem.ref_logits.log_softmax(-1)
-    per_row = (logp.exp() * (logp - ref)).sum(-1)
-    j = (weight * advantages(problem) * problem.token_logp(theta)).sum(-1)
-    kl = (per_row[problem.rows] * problem.completion_mask).sum(-1)
-    (gradient,) = torch.autograd.grad(terms(problem).p @ (-j + beta * kl), theta)
-    return gradient
+        yield same(alone, -by_scores(s, w))
 
 
 @claim("EMA-appB-global")

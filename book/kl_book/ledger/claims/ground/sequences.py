@@ -43,11 +43,53 @@ def token_kls(problem: Problem, logits: torch.Tensor, *, forward: bool = False) 
 def partial_gradient(
     problem: Problem, *, forward: bool = False, visits: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Gradient of the expected sum of token KLs with the probabilities of prefixes held fixed."""
+    """Gradient of the expected sum of token KLs with the probabilities of prefixes held fixed.
+
+    ``visits``: Weights of sequences, [count], or of their tokens, [count, length]; by default the sampler's.
+    """
     theta = problem.logits.detach().clone().requires_grad_()
-    p = terms(problem).p if visits is None else visits
-    (gradient,) = torch.autograd.grad((p @ token_kls(problem, theta, forward=forward)).sum(), theta)
+    weight = (terms(problem).p if visits is None else visits).reshape(len(problem.sequences), -1)
+    (gradient,) = torch.autograd.grad((weight * token_kls(problem, theta, forward=forward)).sum(), theta)
     return gradient
+
+
+def ratios(problem: Problem) -> torch.Tensor:
+    """pi/mu of every token, 1 outside the mask, [count, length]."""
+    return (terms(problem).logp - problem.token_logp(problem.sampled_from)).exp()
+
+
+def loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch.Tensor:
+    """Expected gradient of -sum_n weight log pi_n + beta sum_n KL_n, the KL exact at every visited prefix.
+
+    ``weight``: Detached ratios times advantages, [count, length].
+    """
+    theta = problem.logits.detach().clone().requires_grad_()
+    logp, ref = theta.log_softmax(-1), problem.ref_logits.log_softmax(-1)
+    kl = (logp.exp() * (logp - ref)).sum(-1)[problem.rows]
+    loss = (beta * kl - weight * problem.token_logp(theta)) * problem.completion_mask
+    return torch.autograd.grad((terms(problem).p @ loss).sum(), theta)[0]
+
+
+def surrogate_gradient(problem: Problem, objective: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Gradient of E_mu[sum_n objective(pi_n/mu_n)], the ratios differentiated as they stand."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    behavior = problem.token_logp(problem.sampled_from).detach()
+    each = objective((problem.token_logp(theta) - behavior).exp()) * problem.completion_mask
+    return torch.autograd.grad((behavior.sum(-1).exp() @ each).sum(), theta)[0]
+
+
+def visit_probabilities(problem: Problem, sampler: torch.Tensor) -> torch.Tensor:
+    """Probability that a policy with these logits visits each prefix, from its own tokens, [rows]."""
+    p = problem.token_logp(sampler).sum(-1).exp()
+    rows = torch.nn.functional.one_hot(problem.rows, len(sampler)) * problem.completion_mask[..., None]
+    return p @ rows.amax(1).to(p)
+
+
+def row_gradients(problem: Problem) -> torch.Tensor:
+    """pi (l - KL) of every prefix: the gradient of each next token's KL in its own logits, [rows, vocab]."""
+    p = problem.logits.softmax(-1)
+    x = problem.logits.log_softmax(-1) - problem.ref_logits.log_softmax(-1)
+    return p * (x - (p * x).sum(-1, keepdim=True))
 
 
 def jacobian(update: Callable[[Problem], torch.Tensor], problem: Problem, step: float = 1e-5) -> torch.Tensor:

@@ -22,9 +22,9 @@ def target(problem: Problem) -> Problem:
     )
 
 
-def at_optimum(problem: Problem) -> Problem:
-    """The bandit with the policy pi_ref e^R / Z."""
-    return problem._replace(logits=target(problem).ref_logits)
+def at_optimum(problem: Problem, beta: float = 1.0) -> Problem:
+    """The bandit with the policy pi_ref e^(R/beta) / Z, the best of E[R] - beta KL."""
+    return problem._replace(logits=target(problem._replace(rewards=problem.rewards / beta)).ref_logits)
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from kl_book.ledger.claims.checks import claim, words
-from kl_book.ledger.claims.comparisons import Found, less, numbers, same
+from kl_book.ledger.claims.comparisons import Found, numbers, rises, same
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k5
 from kl_book.ledger.claims.ground.rollouts import (
@@ -58,8 +57,7 @@ def softmax_over_the_group(x: InGroups) -> Iterator[Found]:
     w, g = x
     yield same(softmax(g), (g.reward - g.log_ratio - g.log_z).exp() / g.size)
     yield same(g.sum(-with_exact_z(w, g)), w.d_target_forward)
-    for before, after in itertools.pairwise(biases(w)):
-        yield less(after, before)
+    yield rises(biases(w)[::-1])
 
 
 @claim("EMA-J3-mean", over=in_groups(rollouts))

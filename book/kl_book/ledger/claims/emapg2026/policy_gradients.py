@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from kl_book.ledger.claims.checks import claim, words
-from kl_book.ledger.claims.comparisons import Found, at_most, less, same
+from kl_book.ledger.claims.comparisons import Found, at_most, rises, same
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k1
 from kl_book.ledger.claims.ground.rollouts import (
     Group,
@@ -46,8 +45,7 @@ def beta_in_the_rewards(w: World) -> Iterator[Found]:
         yield same(beta * scaled.d_target, regularized_gradient(w.problem, beta))
         yield same(regularized_gradient(best.problem, beta), 0.0)
         distances.append(best.kl)
-    for before, after in itertools.pairwise(distances):
-        yield less(after, before, by=1e-9)
+    yield rises(distances[::-1], by=1e-9)
 
 
 @claim("EMA-eq141-142+every", over=each(rollouts))
@@ -71,8 +69,7 @@ def the_partition_function_of_a_group(w: World) -> Iterator[Found]:
         yield at_most(g.value - g.kl - g.log_z, 1e-12)
         yield same(g.expect(g.value - g.kl), best_bound)
         low.append(g.expect(g.log_z))
-    for above, below in itertools.pairwise(low):
-        yield less(below, above)
+    yield rises(low[::-1])
     yield same(low[-1], best_bound)  # at N = 1 bound and estimate are one
 
 

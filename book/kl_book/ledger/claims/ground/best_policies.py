@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -27,20 +27,6 @@ Objective = Callable[[torch.Tensor], torch.Tensor]
 Setting = tuple[Problem, float]
 BETAS = (0.3, 1.0, 4.0)
 ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
-INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
-EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
-CONDITION = f"$f$ is strictly convex and differentiable, and {INTERIOR}"
-PEARSON = r"$\beta > \E_{ref}[R] - \min R$ with Pearson's $(t - 1)^2/2$"
-ALPHA = r"$\alpha < 1$, or $\alpha > 1$ and $\beta$ so large that the optimum gives every answer probability"
-NO_TILT = f"Pearson, {EXAMPLE}: the formula gives"
-NO_TRANSFORM = (
-    f"Pearson to reverse KL, {EXAMPLE}: under the reverse KL no finite rewards give an answer probability "
-    "0, as in Pearson's optimum"
-)
-CUT = (
-    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is $\pref\,(f')^{-1}((R - "
-    r"\lambda)/\beta)$, with $\lambda$ such that both add up to 1"
-)
 
 
 class BestPolicyCase(NamedTuple):
@@ -184,11 +170,6 @@ def vanishing_error(expr: sympy.Expr) -> float:
     return float(sympy.simplify(expr) != 0)
 
 
-def in_words(numbers: list[float]) -> str:
-    """A vector in words."""
-    return "(" + ", ".join(f"{x:.2f}" for x in numbers) + ")"
-
-
 def tensor(values: list[float]) -> torch.Tensor:
     """[answers] in float64."""
     return torch.tensor(values, dtype=torch.float64)
@@ -199,26 +180,39 @@ def with_changed_rewards(problem: Problem, change: Callable[..., float], *consta
     return problem._replace(rewards=tensor([change(r, *constants) for r in problem.rewards.tolist()]))
 
 
-def clipped_example() -> tuple[list[float], list[float]]:
-    """Table 6's Pearson row, normalized as eq (138) says, and the optimum: rewards 0, 1, 5 at beta 1."""
+def square_example() -> torch.Tensor:
+    """alpha = 2 as printed, ref ((R - lambda)/2)^2, with the smaller lambda for which it sums to 1."""
+    q, r = reference(three_answers()), three_answers().rewards
+    first, second = float((q * r).sum()), float((q * r**2).sum())
+    lam = first - (first**2 - second + 4) ** 0.5
+    return q * ((r - lam) / 2) ** 2
+
+
+def numbers_of_the_optima() -> dict[str, Any]:
+    """Printed policies and optima with rewards 0, 1, 5 at beta 1; Pearson in training.
+
+    In training rewards are 0 and 1, and beta is that of appendix A.
+    """
     problem, q = three_answers(), reference(three_answers())
     lam = float((q * problem.rewards).sum())  # 1 + (R - lambda)/beta is linear in lambda
-    printed = q * (1 + problem.rewards - lam)
-    return printed.tolist(), best_policy("Pearson", problem, 1.0).policy.tolist()
-
-
-def in_training() -> str:
-    """How often beta is too small for Pearson, in words: rewards of 0 and 1, and the beta of appendix A."""
+    optima = {name: best_policy(name, problem, 1.0) for name in ("Pearson", "alpha = 2", "alpha = 3")}
     rate, beta = 0.3, 0.001
-    q = tensor([1 - rate, rate])
-    problem = two_policies(q.tolist(), q.tolist())._replace(rewards=tensor([0.0, 1.0]))
-    found, formula = best_policy("Pearson", problem, beta), 1 + (0 - rate) / beta
-    return (
-        r"with rewards 0 and 1 Pearson needs $\beta$ no smaller than the reference's rate of success. With "
-        rf"$\beta$ = {beta} of appendix A and a rate of {rate} the formula gives a wrong answer "
-        rf"{formula:.0f} times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, "
-        r"Jensen-Shannon, Hellinger, Neyman and $\alpha < 1$ are never affected"
-    )
+    success = tensor([1 - rate, rate]).tolist()
+    trained = two_policies(success, success)._replace(rewards=tensor([0.0, 1.0]))
+    return {
+        "pearson": q * (1 + problem.rewards - lam),
+        "pearson_optimum": optima["Pearson"].policy,
+        "mean_reward": lam,
+        "logarithm_of": 1 - lam,
+        "alpha_2": square_example(),
+        "alpha_2_optimum": optima["alpha = 2"].policy,
+        "alpha_3_optimum": optima["alpha = 3"].policy,
+        "alpha_3_lambda": optima["alpha = 3"].multiplier,
+        "beta": beta,
+        "rate": rate,
+        "times_reference": 1 + (0 - rate) / beta,
+        "trained_optimum": float(best_policy("Pearson", trained, beta).policy[0]),
+    }
 
 
 def form_errors(name: str) -> Iterator[tuple[float, float, float]]:

@@ -11,17 +11,16 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from kl_book.ledger.claims.page import anchor
 from kl_book.ledger.claims.rows import register
 from kl_book.ledger.claims.standard import NAMES, READINGS, VERDICTS
 from kl_book.ledger.claims.texts import plain, rows_as_texts
+from kl_book.ledger.rendering import render
 from kl_companion.checks import check_choice, unknown_name
 
 if TYPE_CHECKING:
@@ -92,6 +91,11 @@ class Mention(NamedTuple):
     date: str
     rows: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """How the book calls the work."""
+        return name_of(self.work)
+
 
 class Result(NamedTuple):
     """A result of the field.
@@ -130,6 +134,12 @@ class Result(NamedTuple):
         """Who states it first; several where their dates are the same."""
         stated = self.stated
         return [m for m in stated if m.date == stated[0].date]
+
+    @property
+    def others(self) -> list[Mention]:
+        """The mentions that are not first."""
+        first = self.first
+        return [m for m in self.mentions if m not in first]
 
     @property
     def own(self) -> bool:
@@ -237,39 +247,14 @@ class Concordance(NamedTuple):
         return str(self)
 
     def _repr_html_(self) -> str:
-        if not self.results:
-            return "<p>No result of this group.</p>"
-        head = "".join(f'<th scope="col">{h}</th>' for h in HEADS)
-        body = "".join(self._row(r) for r in self.results)
-        start = '<table class="table kl-stacked">'  # on a narrow page its cells stand below each other
-        return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    def _row(self, result: Result) -> str:
-        first = result.first
-        others = [m for m in result.mentions if m not in first]
-        cells = (
-            "<br>".join(self._mention(m, m.relation != "states") for m in first) or "this book",
-            "<br>".join(self._mention(m, True) for m in others) or "none",
-            "<br>".join(self._place(label) for label in result.here) or "not treated",
+        return render(
+            "concordance.html",
+            results=self.results,
+            heads=HEADS,
+            verdict=self.verdict,
+            places=self.places,
+            rows=register(),
         )
-        rest = "".join(f'<td data-head="{h}">{c}</td>' for h, c in zip(HEADS[1:], cells, strict=True))
-        return f"<tr><td>{escape(result.name)}</td>{rest}</tr>"
-
-    def _mention(self, mention: Mention, related: bool) -> str:
-        relation = f"{mention.relation}: " if related else ""
-        name = f"<b>{escape(name_of(mention.work))}</b>"
-        if not mention.rows:
-            return f'{relation}<a href="references.html">{name}</a> {mention.date}, not in the ledger'
-        rows = (
-            f"{escape(register()[id].location)}, "
-            f'<a href="ledger.html#{anchor(id)}">{escape(id)}</a>: <i>{self.verdict(id)}</i>'
-            for id in mention.rows
-        )
-        return f"{relation}{name} {mention.date}, {'; '.join(rows)}"
-
-    def _place(self, label: str) -> str:
-        page, title = self.places[label]
-        return f'<a href="{page}.html#{label}">{escape(title)}</a>'
 
 
 def concordance(

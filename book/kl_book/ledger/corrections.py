@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from kl_book.ledger.claims.page import anchor
 from kl_book.ledger.claims.rows import Erratum, errata
 from kl_book.ledger.claims.standard import NAMES, SOURCES
-from kl_book.ledger.claims.texts import Found, letters, plain, rows_as_texts, typeset
+from kl_book.ledger.claims.texts import Found, letters, plain, rows_as_texts
+from kl_book.ledger.rendering import render
 from kl_companion.checks import check_choice
 
 if TYPE_CHECKING:
@@ -32,17 +31,20 @@ class Entry(NamedTuple):
     """A correction and the rows of the table that it names."""
 
     erratum: Erratum
-    found: tuple[Found, ...]
+    rows: tuple[Found, ...]
+
+    @property
+    def title(self) -> str:
+        """The paper and what is wrong in it."""
+        return f"{NAMES[self.erratum.source]}: {self.erratum.title}"
 
     def distinct(self, column: str) -> list[str]:
         """The different texts of a column, in the order of the rows."""
-        return [text for text in dict.fromkeys(f[column] for f in self.found) if text]
+        return [text for text in dict.fromkeys(f[column] for f in self.rows) if text]
 
     def details(self) -> list[tuple[str, list[str]]]:
         """What there is to say, as (label, texts); locations and commands are not in it."""
-        errors = dict.fromkeys(
-            f"{f['printed_error']} ({f['unit']})" for f in self.found if f["printed_error"]
-        )
+        errors = dict.fromkeys(f"{f['printed_error']} ({f['unit']})" for f in self.rows if f["printed_error"])
         said = [
             ("Printed", [self.erratum.printed]),
             ("Why it cannot be right", [self.erratum.why]),
@@ -78,11 +80,8 @@ class ErrataPage(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        parts = []
-        for consequence, entries in self.by_consequence().items():
-            parts.append(f"<h3>{escape(CONSEQUENCES[consequence])}</h3>")
-            parts += [_section(entry) for entry in entries]
-        return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
+        groups = [(CONSEQUENCES[name], entries) for name, entries in self.by_consequence().items()]
+        return render("corrections.html", groups=groups)
 
 
 class Conditions(NamedTuple):
@@ -98,16 +97,7 @@ class Conditions(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        parts = []
-        for row in self.rows:
-            where = f"{escape(NAMES[row['source']])}, {escape(row['location'])}"
-            items = "".join(_item(label, [typeset(row[name])]) for label, name in _CONDITIONS.items())
-            items += _item("In the ledger", [_link(row["id"])])
-            parts.append(
-                f'<details class="kl-row"><summary>{escape(plain(row["statement"]))} '
-                f"<small>{where}</small></summary><dl>{items}</dl></details>"
-            )
-        return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
+        return render("conditions.html", rows=self.rows, labels=list(_CONDITIONS.items()))
 
 
 _CONDITIONS = {"Holds if": "condition", "The source gives this": "given", "Outside of it": "counterexample"}
@@ -124,37 +114,10 @@ def conditions_page(claims: pd.DataFrame) -> Conditions:
     return Conditions(tuple(r for r in rows if r["verdict"] == "holds only if"))
 
 
-def _title(entry: Entry) -> str:
-    return f"{NAMES[entry.erratum.source]}: {entry.erratum.title}"
-
-
 def _lines(entry: Entry) -> list[str]:
-    where = "; ".join(f"{f['location']} ({f['id']}: {f['verdict']})" for f in entry.found)
-    said = [f"    {label}: {letters(text)}" for label, texts in entry.details() for text in texts]
-    return [f"  {letters(_title(entry))}", f"    Where: {where}", *said]
-
-
-def _section(entry: Entry) -> str:
-    ids = entry.erratum.rows
-    where = [f"{escape(f['location'])} · {_link(f['id'])}: {escape(f['verdict'])}" for f in entry.found]
-    items = [("Where", where)]
-    items += [(label, [typeset(t) for t in texts]) for label, texts in entry.details()]
-    commands = (f"<code>python -m kl_book claims {escape(id)}</code>" for id in ids)
-    items.append(("Reproduce", [", ".join(commands)]))
-    return (
-        f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{typeset(_title(entry))}</h4>'
-        f"<dl>{''.join(_item(*item) for item in items)}</dl></section>"
-    )
-
-
-def _item(label: str, contents: list[str]) -> str:
-    """A label with its content in HTML: one text as it is, several as a list."""
-    several = f"<ul>{''.join(f'<li>{c}</li>' for c in contents)}</ul>"
-    return f"<dt>{label}</dt><dd>{contents[0] if len(contents) == 1 else several}</dd>"
-
-
-def _link(id: str) -> str:
-    return f'<a href="ledger.html#{anchor(id)}">{escape(id)}</a>'
+    where = "; ".join(f"{row['location']} ({row['id']}: {row['verdict']})" for row in entry.rows)
+    details = [f"    {label}: {letters(text)}" for label, texts in entry.details() for text in texts]
+    return [f"  {letters(entry.title)}", f"    Where: {where}", *details]
 
 
 def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 
 from kl_book.ledger.claims.standard import READINGS, STANDARD
+from kl_book.ledger.rendering import render
 
 
 class Definitions:
@@ -18,8 +18,7 @@ class Definitions:
         return "\n".join(f"{name}: {text}" for name, text in self.entries.items())
 
     def _repr_html_(self) -> str:
-        items = "".join(definition(escape(name), escape(text)) for name, text in self.entries.items())
-        return f'<dl class="kl-standard">{items}</dl>'
+        return render("definitions.html", entries=list(self.entries.items()))
 
 
 def standard() -> Definitions:
@@ -31,8 +30,3 @@ def readings(source: str | None = None) -> Definitions:
     """What was read of each source, or of one, and what the copy lacked."""
     chosen = {key: s for key, s in READINGS.items() if source in (None, key)}
     return Definitions({s.name: f"{s.version}. Not in the copy: {s.lacks}." for s in chosen.values()})
-
-
-def definition(label: str, content: str) -> str:
-    """One entry of a definition list; ``content`` is HTML."""
-    return f"<dt>{label}</dt><dd>{content}</dd>"

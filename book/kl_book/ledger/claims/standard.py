@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
+from types import MappingProxyType
 from typing import NamedTuple
 
 import yaml
@@ -92,12 +94,14 @@ class Source(NamedTuple):
         date: Year and month of the first version that is known; without a month: unknown.
         version: What was read: number, version and date, as far as the copy says.
         lacks: What the copy that was read did not contain.
+        pages: Further pages of the ledger with its statements, each with the row that it begins with.
     """
 
     name: str
     date: str
     version: str
     lacks: str
+    pages: Mapping[str, str] = MappingProxyType({})
 
 
 READINGS: dict[str, Source] = {

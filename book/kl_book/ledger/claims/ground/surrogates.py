@@ -35,11 +35,6 @@ def sampled_trees() -> tuple[Problem, ...]:
     )
 
 
-def ending_trees() -> tuple[Problem, ...]:
-    """Those of `sampled_trees` whose answers differ in length."""
-    return tuple(p for p in sampled_trees() if len(lengths(p).unique()) > 1)
-
-
 def lengths(problem: Problem) -> torch.Tensor:
     """Number of tokens of every answer, [count]."""
     return problem.completion_mask.sum(-1)

@@ -4,7 +4,6 @@ from kl_book.ledger.claims.zheng2025stabilizing import (  # noqa: F401 - a secti
     appendix,
     first_order,
     objectives,
-    others,
     practice,
     routing,
     variants,

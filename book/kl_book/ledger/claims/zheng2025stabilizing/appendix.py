@@ -8,18 +8,9 @@ from typing import Literal
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, same
 from kl_book.ledger.claims.ground.calibration import token_ratios
-from kl_book.ledger.claims.ground.errors import (
-    STRICT,
-    apart,
-    differs,
-    less,
-    relative,
-    turned,
-    violation,
-    worst,
-)
+from kl_book.ledger.claims.ground.errors import relative, turned
 from kl_book.ledger.claims.ground.groups import centered, groups, standardized_or_zero
 from kl_book.ledger.claims.ground.minirl import (
     HIGH,
@@ -31,14 +22,9 @@ from kl_book.ledger.claims.ground.minirl import (
     one_engine,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.sequences import token_weighted
-from kl_book.ledger.claims.ground.sums import mean, terms
-from kl_book.ledger.claims.ground.surrogates import (
-    expected_reward,
-    gradient_of,
-    lengths,
-    sampled_trees,
-)
+from kl_book.ledger.claims.ground.sums import terms
+from kl_book.ledger.claims.ground.surrogates import expected_reward, gradient_of, lengths, sampled_trees
+from kl_book.ledger.claims.ground.world import World
 from kl_companion.tabular import Problem
 
 
@@ -58,42 +44,35 @@ def _group_update(problem: Problem, size: int, over: Literal["answer", "group", 
 @claim("QW-A-lennorm")
 def both_normalizations_turn_the_gradient() -> Iterator[Found]:
     """Over the own length or over that of the group: neither is proportional where lengths differ."""
-    proportional, inside, of_group, of_answer = [], [], {2: [], 3: []}, []  # type: ignore[var-annotated]
-    for problem in (one_engine(p) for p in sampled_trees()):
-        wanted = expected_reward(problem)[1]
-        equal = len(lengths(problem).unique()) == 1
-        for size in (2,) if equal else (2, 3):
-            own = turned(_group_update(problem, size, "answer"), wanted)
-            whole = turned(_group_update(problem, size, "group"), wanted)
-            inside.append(apart(_group_update(problem, size, "nothing"), (1 - 1 / size) * wanted))
-            if equal:
-                proportional.append(own < 1e-9 and whole < 1e-9)
-                continue
-            inside += [violation(STRICT - own), violation(STRICT - whole)]
-            of_answer.append(own)
-            of_group[size].append(whole)
-    short, long = of_group[2], of_group[3]
-    inside += [less(b, a) for a, b in zip(short, long, strict=True)]
-    yield from each_form(
-        share_of_cases([*proportional, *[False] * len(of_answer)]),
-        inside=worst(inside),
-        number_of_proportional=len(proportional),
-        number_of_short=len(short),
-        min_of_answer=min(of_answer),
-        max_of_answer=max(of_answer),
-        max_short=max(short),
-        max_long=max(long),
-    )
+    proportional, by_answer = [], []
+    by_group: dict[int, list[float]] = {2: [], 3: []}
+    for problem in map(one_engine, sampled_trees()):
+        wanted, alike = expected_reward(problem)[1], len(lengths(problem).unique()) == 1
+        for size in (2,) if alike else (2, 3):
+            yield same(_group_update(problem, size, "nothing"), (1 - 1 / size) * wanted, "inside")
+            own, whole = (turned(_group_update(problem, size, x), wanted) for x in ("answer", "group"))
+            proportional.append(alike and own < 1e-9 and whole < 1e-9)
+            if not alike:
+                by_answer.append(own)
+                by_group[size].append(whole)
+    for away in (*by_answer, *by_group[2], *by_group[3]):
+        yield less(0.0, away, "inside")
+    for two, three in zip(*by_group.values(), strict=True):
+        yield less(three, two, "inside")
+    yield printed(share_of_cases(proportional))
+    yield numbers(alike=len(proportional) - len(by_answer), trees=len(by_group[2]))
+    yield numbers(least=min(by_answer), most=max(by_answer))
+    yield numbers(of_two=max(by_group[2]), of_three=max(by_group[3]))
 
 
 def _slopes(problem: Problem, cispo: bool) -> torch.Tensor:
     """Derivative of GRPO's or CISPO's sum over tokens in every token's log-prob, [count, length]."""
     leaf = terms(problem).logp.clone().requires_grad_()
     ratio, a = (leaf - problem.token_logp(problem.ref_logits)).exp(), advantages(problem)[:, None]
-    inside = ratio.clamp(1 - LOW, 1 + HIGH)
-    total = (inside.detach() * a * leaf) if cispo else torch.minimum(ratio * a, inside * a)
-    (found,) = torch.autograd.grad((total * problem.completion_mask).sum(), leaf)
-    return found
+    clipped = ratio.clamp(1 - LOW, 1 + HIGH)
+    total = (clipped.detach() * a * leaf) if cispo else torch.minimum(ratio * a, clipped * a)
+    (slopes,) = torch.autograd.grad((total * problem.completion_mask).sum(), leaf)
+    return slopes
 
 
 def _cispo(problem: Problem, one_answer: bool) -> torch.Tensor:
@@ -115,46 +94,36 @@ def _cispo(problem: Problem, one_answer: bool) -> torch.Tensor:
 @claim("QW-A-cispo")
 def cispo_scores_the_answers_of_its_group() -> Iterator[Found]:
     """With the printed indices the scored answer is not one of the group, and the update is 0 on-policy."""
-    printed, corrected = [], []
+    shares = []
     for problem in (one_engine(p) for p in sampled_trees() if len(lengths(p).unique()) == 1):
         p, index = groups(problem, 2)
         weight = standardized_or_zero(problem.rewards[index]) / lengths(problem)[index].sum(-1, keepdim=True)
         wanted = torch.einsum("g,gi,girv->rv", p, weight, terms(problem).score[index])
-        printed.append(relative(_cispo(problem, one_answer=True), wanted))
-        corrected.append(apart(_cispo(problem, one_answer=False), wanted))
-    yield from each_form(
-        worst(printed),
-        worst(corrected),
-        number_of_printed=len(printed),
-        min_printed=min(printed),
-        max_printed=max(printed),
-    )
+        shares.append(relative(_cispo(problem, one_answer=True), wanted))
+        yield printed(shares[-1])
+        yield same(_cispo(problem, one_answer=False), wanted, "corrected")
+    yield numbers(trees=len(shares), least=min(shares), most=max(shares))
 
 
 @claim("QW-A-clip")
 def cispo_stops_no_gradient() -> Iterator[Found]:
     """At every token CISPO has a slope; GRPO has none where M_t is 0."""
-    errors, stopped = [], 0.0
+    stopped = 0.0
     for problem in sampled_trees():
         real, closed = problem.completion_mask > 0, mask_of(problem) == 0
-        errors.append(violation(1e-6 - float(_slopes(problem, cispo=True)[real].abs().min())))
-        grpo = _slopes(problem, cispo=False)
-        errors.append(float(((grpo == 0) != closed)[real].double().mean()))
+        yield less(0.0, float(_slopes(problem, cispo=True)[real].abs().min()))
+        flat = _slopes(problem, cispo=False) == 0
+        yield printed(float((flat != closed)[real].double().mean()))
         stopped += float((closed & real).sum())
-    errors.append(violation(1.0 - stopped))
-    yield from each_form(worst(errors))
+    yield less(0.0, stopped, by=1.0)
 
 
-@claim("QW-A-is")
-def neither_knows_of_the_other_engine() -> Iterator[Found]:
+@claim("QW-A-is", over=lambda: map(at_the_rollout, sampled_trees()))
+def neither_knows_of_the_other_engine(here: Problem) -> Iterator[Found]:
     """With the parameters of the rollout every token's slope is its advantage, whatever the sampler was."""
-    errors = []
-    for problem in sampled_trees():
-        here = at_the_rollout(problem)
-        plain = (advantages(here)[:, None] * here.completion_mask).expand_as(here.completion_mask)
-        errors += [apart(_slopes(here, cispo), plain) for cispo in (True, False)]
-        weighted = token_ratios(here) * plain
-        errors.append(differs(weighted, plain))
-        by_weight = mean(terms(here).p, token_weighted(here, weighted))
-        errors.append(apart(gradient_of(minirl, here), by_weight))
-    yield from each_form(worst(errors))
+    w, plain = World(here), advantages(here)[:, None] * here.completion_mask
+    for cispo in (True, False):
+        yield same(_slopes(here, cispo), plain)
+    weighted = token_ratios(here) * plain
+    yield differs(weighted, plain)
+    yield same(gradient_of(minirl, here), w.E(w.tokens(weighted)))

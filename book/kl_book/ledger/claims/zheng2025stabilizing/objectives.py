@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Found, numbers, printed, same
 from kl_book.ledger.claims.ground.calibration import token_ratios
-from kl_book.ledger.claims.ground.errors import apart, hedged, worst
-from kl_book.ledger.claims.ground.sums import mean, terms, variance
+from kl_book.ledger.claims.ground.errors import hedged
+from kl_book.ledger.claims.ground.sums import mean
 from kl_book.ledger.claims.ground.surrogates import (
     expected_reward,
     gradient_of,
@@ -22,107 +22,77 @@ from kl_book.ledger.claims.ground.surrogates import (
     token_terms,
 )
 from kl_book.ledger.claims.ground.updates import every_token
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees
-from kl_companion.tabular import Problem, prefix_tree
+from kl_companion.tabular import prefix_tree
 
 
-@claim("QW-2.1-policy")
-def the_expected_reward_from_another_sampler() -> Iterator[Found]:
+@claim("QW-2.1-policy", over=each(sampled_trees))
+def the_expected_reward_from_another_sampler(w: World) -> Iterator[Found]:
     """Answers of the sampler, weighted by the ratio of the whole answer, have the policy's mean reward."""
-    errors = []
-    for problem in sampled_trees():
-        value = expected_reward(problem)[0]
-        by_token = terms(problem).logp.exp().prod(-1)
-        errors.append(apart(by_token.sum(), 1.0))
-        errors += [
-            apart(by_token @ problem.rewards, value),
-            apart(of_answers(problem, problem.logits), value),
-        ]
-    yield from each_form(worst(errors))
+    value, by_token = expected_reward(w.problem)[0], w.t.logp.exp().prod(-1)
+    yield same(by_token.sum(), 1.0)
+    yield same(by_token @ w.R, value)
+    yield same(of_answers(w.problem, w.problem.logits), value)
 
 
-@claim("QW-eq2")
-def the_gradient_from_another_sampler() -> Iterator[Found]:
+@claim("QW-eq2", over=each(sampled_trees))
+def the_gradient_from_another_sampler(w: World) -> Iterator[Found]:
     """Both lines: the weighted score of the answer, and the sum of the scores of its tokens."""
-    errors = []
-    for problem in sampled_trees():
-        t, wanted = terms(problem), expected_reward(problem)[1]
-        weight = t.p * token_ratios(problem).prod(-1) * problem.rewards
-        errors += [apart(mean(weight, t.score), wanted), apart(mean(weight, t.scores.sum(1)), wanted)]
-        errors.append(apart(gradient_of(of_answers, problem), wanted))
-    yield from each_form(worst(errors))
+    weight = token_ratios(w.problem).prod(-1) * w.R
+    yield same(w.Es(weight), w.d_reward)
+    yield same(w.E(w.tokens(every_token(w.problem, weight))), w.d_reward)
+    yield same(gradient_of(of_answers, w.problem), w.d_reward)
 
 
-class Spreads(NamedTuple):
-    """Whether answers exceed tokens: the range of log-ratios, their variance, that of gradient terms."""
-
-    ranges: bool
-    ratios: bool
-    gradients: bool
-
-
-def _answers_exceed_tokens(problem: Problem) -> Spreads:
-    """Of each kind, the answers' number against the largest of the tokens', by position."""
-    p, token, answer = terms(problem).p, token_ratios(problem), token_ratios(problem).prod(-1)
-    whole = (answer * problem.rewards)[:, None, None] * terms(problem).score
-    by_position = token.log().amax(0) - token.log().amin(0)
-    return Spreads(
-        float(answer.log().max() - answer.log().min()) > float(by_position.max()),
-        variance(p, answer) > max(variance(p, token[:, i]) for i in range(token.shape[1])),
-        variance(p, whole) > variance(p, token_terms(problem)),
+def _answers_exceed_tokens(w: World) -> tuple[bool, bool, bool]:
+    """Whether answers exceed tokens, by position: range of log-ratios, their variance, that of gradients."""
+    token = token_ratios(w.problem)
+    answer, spread = token.prod(-1), token.log().amax(0) - token.log().amin(0)
+    gradient = (answer * w.R)[:, None, None] * w.s
+    return (
+        float(answer.log().max() - answer.log().min()) > float(spread.max()),
+        w.var(answer) > max(w.var(token[:, i]) for i in range(token.shape[1])),
+        w.var(gradient) > w.var(token_terms(w.problem)),
     )
 
 
-def _chain(length: int) -> Problem:
+def _chain(length: int) -> World:
     """All answers of this length; every token has one distribution under policy and sampler."""
     problem = prefix_tree(2, length)
     policy, sampler = (torch.tensor([[x, 1 - x]], dtype=torch.float64).log() for x in (0.6, 0.5))
     rows = len(problem.logits)
-    return problem._replace(logits=policy.expand(rows, 2), behavior_logits=sampler.expand(rows, 2))
+    return World(problem._replace(logits=policy.expand(rows, 2), behavior_logits=sampler.expand(rows, 2)))
 
 
 @claim("QW-2.2-variance")
 def ratios_of_answers_spread() -> Iterator[Found]:
     """Range and variance of an answer's ratio exceed those of its tokens, and grow with the length."""
-    found = [_answers_exceed_tokens(sampled_by_the_reference(p)) for p in hedge_trees()]
-    ranges, ratios, gradients = ([s[i] for s in found] for i in range(3))
-    errors, chi = [hedged(x) for x in (ranges, ratios, gradients)], 0.04  # of (0.6, 0.4) from (0.5, 0.5)
+    exceed = [_answers_exceed_tokens(World(sampled_by_the_reference(p))) for p in hedge_trees()]
+    for cases in zip(*exceed, strict=True):
+        yield printed(hedged(cases))
+    ranges, ratios, gradients = (sum(cases) for cases in zip(*exceed, strict=True))
+    chi = 0.04  # of (0.6, 0.4) from (0.5, 0.5)
     for length in (1, 2, 4, 7):
-        problem = _chain(length)
-        t = terms(problem)
-        ratio = t.logp.sum(-1).exp() / t.p
-        errors.append(apart(variance(t.p, ratio), (1 + chi) ** length - 1))
-        errors.append(apart(ratio.log().max() - ratio.log().min(), length * torch.tensor(1.5).double().log()))
-    yield from each_form(
-        worst(errors),
-        number_of_found=len(found),
-        sum_of_ratios=sum(ratios),
-        sum_of_ranges=sum(ranges),
-        sum_of_gradients=sum(gradients),
-        number=1.01**100 - 1,
-        number_2=1.01**1000 - 1,
-    )
+        w = _chain(length)
+        yield same(w.var(w.rho), (1 + chi) ** length - 1)
+        yield same(w.rho.log().max() - w.rho.log().min(), length * math.log(1.5))
+    yield numbers(trees=len(exceed), ratios=ratios, ranges=ranges, gradients=gradients)
+    yield numbers(at_100=1.01**100 - 1, at_1000=1.01**1000 - 1)
 
 
-@claim("QW-eq3")
-def gradient_of_the_token_objective() -> Iterator[Found]:
+@claim("QW-eq3", over=each(sampled_trees))
+def gradient_of_the_token_objective(w: World) -> Iterator[Found]:
     """The derivative of eq (3) is eq (4)."""
-    errors = []
-    for problem in sampled_trees():
-        sampled = problem.token_logp(problem.sampled_from).sum(-1).exp()
-        errors.append(apart(gradient_of(of_tokens, problem), mean(sampled, token_terms(problem))))
-    yield from each_form(worst(errors))
+    sampled = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp()
+    yield same(gradient_of(of_tokens, w.problem), mean(sampled, token_terms(w.problem)))
 
 
-@claim("QW-2.3-reinforce")
-def reinforce_with_weights() -> Iterator[Found]:
+@claim("QW-2.3-reinforce", over=each(sampled_trees))
+def reinforce_with_weights(w: World) -> Iterator[Found]:
     """Each token's term is its ratio times that of REINFORCE, which is the exact gradient on-policy."""
-    errors = []
-    for problem in sampled_trees():
-        plain = every_token(problem, problem.rewards)[..., None, None] * terms(problem).scores
-        weighted = (token_ratios(problem)[..., None, None] * plain).sum(1)
-        errors.append(apart(weighted, token_terms(problem)))
-        own = problem._replace(behavior_logits=None)
-        errors.append(apart(mean(terms(own).p, plain.sum(1)), expected_reward(own)[1]))
-        errors.append(apart(gradient_of(of_tokens, own), expected_reward(own)[1]))
-    yield from each_form(worst(errors))
+    reward = every_token(w.problem, w.R)
+    yield same(w.tokens(token_ratios(w.problem) * reward), token_terms(w.problem))
+    own = w.replace(behavior_logits=None)
+    yield same(own.E(own.tokens(reward)), own.d_reward)
+    yield same(gradient_of(of_tokens, own.problem), own.d_reward)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
-
-import torch
+from collections.abc import Iterator
+from statistics import median_high
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import (
-    STRICT,
-    apart,
-    differs,
-    turned,
-    violation,
-    worst,
-)
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import turned
 from kl_book.ledger.claims.ground.minirl import (
     advantages,
     at_the_rollout,
@@ -29,9 +20,8 @@ from kl_book.ledger.claims.ground.minirl import (
     without_correction,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.sequences import token_weighted
-from kl_book.ledger.claims.ground.sums import mean, terms
 from kl_book.ledger.claims.ground.surrogates import (
+    Surrogate,
     deltas,
     expected_reward,
     gradient_gap,
@@ -42,101 +32,85 @@ from kl_book.ledger.claims.ground.surrogates import (
     order_of_gradient,
     order_of_value,
     per_length,
+    sampled_by_the_reference,
     sampled_trees,
     towards,
     without_weights,
 )
+from kl_book.ledger.claims.ground.world import World
 from kl_book.ledger.claims.ground.worlds import hedge_trees
 from kl_companion.tabular import Problem
 
 NEAR = 0.1  # share of the way from sampler to policy
+BOTH = (of_tokens, without_weights)
 
 
-@claim("QW-4.3-reduces")
-def on_policy_the_weight_is_that_between_engines() -> Iterator[Found]:
+@claim("QW-4.3-reduces", over=lambda: map(at_the_rollout, sampled_trees()))
+def on_policy_the_weight_is_that_between_engines(here: Problem) -> Iterator[Found]:
     """With the parameters of the rollout no token is clipped, and the weight is constant."""
-    errors = []
-    for problem in sampled_trees():
-        here = at_the_rollout(problem)
-        errors += [apart(mask_of(here), 1.0), apart(minirl(here, here.logits), on_policy(here, here.logits))]
-        errors.append(apart(gradient_of(minirl, here), gradient_of(on_policy, here)))
-        errors.append(differs(gradient_of(on_policy, here), gradient_of(without_correction, here)))
-        one_engine = here._replace(behavior_logits=here.ref_logits)
-        errors.append(apart(gradient_of(without_correction, one_engine), expected_reward(one_engine)[1]))
-        errors.append(apart(gradient_of(on_policy, one_engine), expected_reward(one_engine)[1]))
-    yield from each_form(worst(errors))
+    yield same(mask_of(here), 1.0)
+    yield same(minirl(here, here.logits), on_policy(here, here.logits))
+    yield same(gradient_of(minirl, here), gradient_of(on_policy, here))
+    yield differs(gradient_of(on_policy, here), gradient_of(without_correction, here))
+    alike = here._replace(behavior_logits=here.ref_logits)
+    yield same(gradient_of(without_correction, alike), expected_reward(alike)[1])
+    yield same(gradient_of(on_policy, alike), expected_reward(alike)[1])
 
 
 @claim("QW-4.3-lennorm")
 def length_normalization_has_another_gradient() -> Iterator[Found]:
     """With answers of many lengths it is the gradient of E[A / |y|], also where all policies are equal."""
-    proportional, inside, angles = [], [], []
+    proportional, angles = [], []
     for problem in sampled_trees():
         here = one_engine(problem)
-        away = turned(gradient_of(divided_by_length, here), expected_reward(here)[1])
+        update = gradient_of(divided_by_length, here)
+        away = turned(update, expected_reward(here)[1])
         proportional.append(away < 1e-9)
-        if len(lengths(problem).unique()) == 1:
-            continue
-        angles.append(away)
-        shorter = here._replace(rewards=advantages(here) / lengths(here))
-        inside.append(apart(gradient_of(divided_by_length, here), expected_reward(shorter)[1]))
-        inside += [violation(STRICT - away), not_of_order(order_of_gradient(per_length, problem), 0)]
-        inside.append(not_of_order(order_of_value(per_length, problem), 1))
-    yield from each_form(
-        share_of_cases(proportional),
-        inside=worst(inside),
-        sum_of_proportional=sum(proportional),
-        number_of_angles=len(angles),
-        min_angles=min(angles),
-        max_angles=max(angles),
-    )
+        if len(lengths(problem).unique()) > 1:
+            shorter = here._replace(rewards=advantages(here) / lengths(here))
+            yield same(update, expected_reward(shorter)[1], "inside")
+            yield less(0.0, away, "inside")
+            yield same(order_of_gradient(per_length, problem), 0, "inside", by=not_of_order)
+            yield same(order_of_value(per_length, problem), 1, "inside", by=not_of_order)
+            angles.append(away)
+    yield printed(share_of_cases(proportional))
+    yield numbers(proportional=sum(proportional), trees=len(angles), least=min(angles), most=max(angles))
 
 
-@cache
-def _with_and_without(problem: Problem) -> tuple[float, float]:
+def _with_and_without(problem: Problem) -> list[float]:
     """Relative error of the gradient near the sampler, with the weights of tokens and with none."""
     near = towards(with_advantages(problem), NEAR)
     size = float(expected_reward(near)[1].norm())
-    return gradient_gap(of_tokens, near) / size, gradient_gap(without_weights, near) / size
+    return [gradient_gap(surrogate, near) / size for surrogate in BOTH]
 
 
-def _is_first_order(surrogate: Callable[[Problem, torch.Tensor], torch.Tensor], problem: Problem) -> bool:
+def _is_first_order(surrogate: Surrogate, problem: Problem) -> bool:
     """Whether value and gradient are off by orders two and one, and the gradient is exact at the sampler."""
-    start = one_engine(problem)
-    at_start = gradient_gap(surrogate, with_advantages(start)) < 1e-12
-    value = not_of_order(order_of_value(surrogate, with_advantages(problem)), 2)
-    return at_start and value + not_of_order(order_of_gradient(surrogate, with_advantages(problem)), 1) == 0
+    world, start = with_advantages(problem), with_advantages(one_engine(problem))
+    value = not_of_order(order_of_value(surrogate, world), 2)
+    gradient = not_of_order(order_of_gradient(surrogate, world), 1)
+    return gradient_gap(surrogate, start) < 1e-12 and value + gradient == 0
 
 
 @claim("QW-4.3-wo-is")
 def an_objective_without_weights_is_of_first_order_as_well() -> Iterator[Found]:
     """log(1 + delta) is delta to first order: both have remainders of order two, both gradients of one."""
-    alike, corrected, away = [], [], []
+    alike = []
     for problem in sampled_trees():
-        both = [_is_first_order(surrogate, problem) for surrogate in (of_tokens, without_weights)]
-        alike.append(all(both))
-        world, start = with_advantages(problem), with_advantages(one_engine(problem))
-        corrected.append(apart(gradient_of(without_weights, start), expected_reward(start)[1]))
-        lost = token_weighted(world, deltas(world) * world.rewards[:, None])
-        gap = gradient_of(of_tokens, world) - gradient_of(without_weights, world)
-        corrected.append(apart(gap, mean(terms(world).p, lost)))
-        for surrogate in (of_tokens, without_weights):
-            away.append(turned(gradient_of(surrogate, world), expected_reward(world)[1]))
-    corrected.append(violation(STRICT - min(away)))
-    pairs = [_with_and_without(p._replace(behavior_logits=p.ref_logits)) for p in hedge_trees()[::2]]
-    own = [_with_and_without(p) for p in sampled_trees()]
-    shares = sorted(a / b for a, b in pairs)
-    yield from each_form(
-        share_of_cases(alike),
-        worst(corrected),
-        number_of_alike=len(alike),
-        NEAR=NEAR,
-        min=min(a for a, _ in own),
-        max=max(a for a, _ in own),
-        min_2=min(b for _, b in own),
-        max_2=max(b for _, b in own),
-        number_of_shares=len(shares),
-        shares_0=shares[0],
-        shares_1=shares[-1],
-        shares_len_shares_2=shares[len(shares) // 2],
+        alike.append(all(_is_first_order(surrogate, problem) for surrogate in BOTH))
+        w, start = World(with_advantages(problem)), with_advantages(one_engine(problem))
+        yield same(gradient_of(without_weights, start), expected_reward(start)[1], "corrected")
+        with_weights, without = (gradient_of(surrogate, w.problem) for surrogate in BOTH)
+        lost = w.E(w.tokens(deltas(w.problem) * w.R[:, None]))
+        yield same(with_weights - without, lost, "corrected")
+        for update in (with_weights, without):
+            yield less(0.0, turned(update, w.d_reward), "corrected")
+    yield printed(share_of_cases(alike))
+    errors, bare = zip(*map(_with_and_without, sampled_trees()), strict=True)
+    yield numbers(trees=len(alike), share=NEAR, least=min(errors), most=max(errors))
+    yield numbers(least_without=min(bare), most_without=max(bare))
+    others = (_with_and_without(sampled_by_the_reference(p)) for p in hedge_trees()[::2])
+    shares = [error / without for error, without in others]
+    yield numbers(
+        others=len(shares), least_share=min(shares), most_share=max(shares), median=median_high(shares)
     )

@@ -18,6 +18,7 @@ from docutils import nodes
 from sphinx import addnodes
 
 LEDGER = "book/ledger"
+PAPERS = f"{LEDGER}/"
 FEW = 6  # links that are shown; more of them fold
 
 
@@ -40,12 +41,10 @@ def imported(notebook: str) -> set[str]:
 @cache
 def names_in_checks() -> dict[str, frozenset[str]]:
     """The identifiers in the code of each check of the ledger, by the id of its row."""
-    from kl_book.ledger.claims.statements import register
-
     from kl_book.ledger.claims.ledger import checks
     from kl_book.ledger.claims.listing import source_of
 
-    code = {id: source_of(checks()[id].check) for id in register()}
+    code = {id: source_of(claim.generator) for id, claim in checks().items()}
     return {id: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for id, text in code.items()}
 
 
@@ -54,7 +53,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
     env = app.env
     if docname != kl_cards.API or LEDGER not in env.all_docs:
         return
-    from kl_book.ledger.claims.page import anchor
+    from kl_book.ledger.rendering import address
 
     chapters = {
         name: imported(Path(env.doc2path(name)).read_text(encoding="utf-8"))
@@ -62,7 +61,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
         if re.match(r"book/part\d", name) and str(env.doc2path(name)).endswith(".ipynb")
     }
     cards = {card.anchor: name for name, card in kl_cards.functions(env).items()}
-    ledger = app.builder.get_relative_uri(docname, LEDGER)
+    ledger = app.builder.get_relative_uri(docname, LEDGER).replace("ledger.html", "ledger/")
     for desc in doctree.findall(addnodes.desc):
         name = next((cards[a] for a in desc[0].get("ids", []) if a in cards), None)
         if name is None:
@@ -72,7 +71,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
             for page in sorted(chapters)
             if name in chapters[page]
         ]
-        rows = [(f"{ledger}#{anchor(id)}", id) for id, names in names_in_checks().items() if name in names]
+        rows = [(address(id, ledger), id) for id, names in names_in_checks().items() if name in names]
         html = _line("In the book", pages, "chapters") + _line("In the ledger", rows, "statements")
         if html:
             desc[-1] += nodes.raw("", f'<div class="kl-backlinks">{html}</div>', format="html")
@@ -89,9 +88,9 @@ def _line(label: str, links: list[tuple[str, str]], what: str) -> str:
 
 def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:
     """In each row of the ledger: the API's entry of each public name in the code of its check."""
-    if pagename != LEDGER or kl_cards.API not in app.env.all_docs:
+    if not pagename.startswith(PAPERS) or kl_cards.API not in app.env.all_docs:
         return
-    from kl_book.ledger.claims.page import anchor
+    from kl_book.ledger.rendering import anchor
 
     api = app.builder.get_relative_uri(pagename, kl_cards.API)
     links = {

@@ -130,6 +130,21 @@ def forget(app: Any, env: Any, docname: str) -> None:
     getattr(env, "kl_entries", {}).pop(docname, None)
 
 
+def statements(pages: set[str]) -> Iterator[Entry]:
+    """Every statement of the ledger: its words, its formulas in letters, and its place in the paper."""
+    from kl_book.ledger.claims.rows import register
+    from kl_book.ledger.claims.standard import NAMES
+    from kl_book.ledger.claims.texts import letters, plain
+    from kl_book.ledger.rendering import FOLDER, anchor, page_of
+
+    for id, row in register().items():
+        page = f"book/{FOLDER}/{page_of(id)}"
+        if page in pages:
+            place = f"{NAMES[row.source]}, {row.location}"
+            text = f"{plain(row.statement)}. {letters(row.correction)}"
+            yield Entry(page, anchor(id), place, id, _plain(text), "")
+
+
 def write(app: Any, exception: Exception | None) -> None:
     """Write what a search looks through, and the library beside it."""
     if exception is not None or app.builder.format != "html" or not kl_npm.MINISEARCH.present():
@@ -138,7 +153,9 @@ def write(app: Any, exception: Exception | None) -> None:
     numbers = {
         name: ".".join(map(str, own[""])) for name, own in app.env.toc_secnumbers.items() if own.get("")
     }
-    found = [e for _, kept in sorted(getattr(app.env, "kl_entries", {}).items()) for e in kept]
+    entries = getattr(app.env, "kl_entries", {})
+    found = [e for _, kept in sorted(entries.items()) for e in kept]
+    found += [tuple(e) for e in statements(set(entries))]
     said = json.dumps({"entries": found, "numbers": numbers}, ensure_ascii=False)
     (out / ENTRIES).write_text(f"window.klSearch = {said};\n", encoding="utf-8")
     shutil.copy2(kl_npm.MINISEARCH.kept()[0], out / "_static" / LIBRARY)

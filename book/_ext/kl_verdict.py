@@ -15,7 +15,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxRole
 
 TABLE = Path(__file__).resolve().parents[2] / "tables" / "claims" / "table.csv"
-LEDGER = "book/ledger"
+LEDGER = "book/ledger/"
 # behind a statement, where no condition follows
 IN_TEXT = {"holds only if": "holds with a condition"}
 
@@ -32,17 +32,16 @@ class Verdict(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """The link; an error for an id that the ledger does not have."""
-        from kl_book.ledger.claims.page import anchor
+        from kl_book.ledger.rendering import address
 
         self.env.note_dependency(str(TABLE))
         id = self.text.strip()
         if id not in verdicts():
             message = self.inliner.reporter.error(f"the ledger has no row {id!r}", line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
-        depth = self.env.docname.count("/")
-        page = "../" * depth + LEDGER + ".html"
+        folder = "../" * self.env.docname.count("/") + LEDGER
         link = nodes.reference(
-            "", "", internal=True, refuri=f"{page}#{anchor(id)}", classes=["kl-verdict-link"]
+            "", "", internal=True, refuri=address(id, folder), classes=["kl-verdict-link"]
         )
         link += nodes.emphasis("", IN_TEXT.get(verdicts()[id], verdicts()[id]))
         return [link], []

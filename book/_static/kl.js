@@ -20,21 +20,27 @@
   });
 })();
 
-/* The ledger: rows are shown and hidden by what the form says; a link to a row opens it. */
+/* The ledger: rows are shown and hidden by what the form says; a link to a row opens it, or the page that has it. */
 (() => {
   const start = () => {
     for (const ledger of document.querySelectorAll(".kl-ledger")) {
       const form = ledger.querySelector("form");
-      const rows = [...ledger.querySelectorAll(".kl-row")];
+      const rows = [...ledger.querySelectorAll(".kl-row, .kl-index > li")];
+      const sections = [...ledger.querySelectorAll("section")];
       const count = ledger.querySelector(".kl-count");
       const failing = ["only-if", "misprint", "false"];
-      const words = new Map(rows.map((row) => [row, row.querySelector("summary").textContent.toLowerCase()]));
+      const words = new Map(rows.map((row) => [row, (row.querySelector("summary") ?? row).textContent.toLowerCase()]));
+      const of = (row) => ({
+        source: row.closest("[data-source]").dataset.source,
+        section: row.dataset.section,
+        chapter: row.dataset.c,
+        verdict: row.dataset.verdict ?? row.className,
+      });
       const fits = (row, wanted) => {
-        const { source, section, verdict } = row.dataset;
-        return (!wanted.source || source === wanted.source)
-          && (!wanted.section || section === wanted.section)
-          && (!wanted.verdict || verdict === wanted.verdict
-            || (wanted.verdict === "failing" && failing.includes(verdict)))
+        const own = of(row);
+        return ["source", "section", "chapter"].every((name) => !wanted[name] || own[name] === wanted[name])
+          && (!wanted.verdict || own.verdict === wanted.verdict
+            || (wanted.verdict === "failing" && failing.includes(own.verdict)))
           && wanted.words.toLowerCase().split(/\s+/).every((word) => words.get(row).includes(word));
       };
       const filter = () => {
@@ -44,20 +50,30 @@
           row.hidden = !fits(row, wanted);
           shown += !row.hidden;
         }
+        for (const section of sections) section.hidden = !section.querySelector("li:not([hidden])");
         count.textContent = `${shown} of ${rows.length} statements`;
       };
       const open = () => {
-        const row = rows.find((r) => `#${r.id}` === decodeURIComponent(location.hash));
-        if (!row) return;
-        form.reset();
-        filter();
-        row.open = true;
-        row.scrollIntoView();
+        const hash = decodeURIComponent(location.hash);
+        const row = rows.find((r) => r.id && `#${r.id}` === hash);
+        if (row) {
+          form.reset();
+          filter();
+          row.open = true;
+          row.scrollIntoView();
+        } else if (hash.startsWith("#claim-")) {
+          const link = rows.map((r) => r.querySelector("a")).find((a) => a?.hash === hash);
+          if (link) location.replace(link.href);
+        } else if (hash.startsWith("#chapter=")) {
+          const option = [...form.elements.chapter.options].find((o) => `#chapter=${o.dataset.chapter}` === hash);
+          if (!option) return;
+          form.reset();
+          option.selected = true;
+          filter();
+          form.scrollIntoView();
+        }
       };
-      for (const event of ["input", "change"]) {  // some tools that fill forms send the second alone
-        form.elements.source.addEventListener(event, () => { form.elements.section.value = ""; });
-        form.addEventListener(event, filter);
-      }
+      for (const event of ["input", "change"]) form.addEventListener(event, filter);  // some tools send the second alone
       window.addEventListener("hashchange", open);
       window.addEventListener("load", open);  // what loads late moves the row
       filter();

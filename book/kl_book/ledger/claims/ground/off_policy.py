@@ -11,18 +11,7 @@ from typing import Literal
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import apart, differs, worst
-from kl_book.ledger.claims.ground.sums import (
-    Formula,
-    differentiated,
-    exact,
-    kl_gradient,
-    log_ratio,
-    mean,
-    terms,
-    values,
-)
-from kl_book.ledger.claims.ground.worlds import all_worlds
+from kl_book.ledger.claims.ground.sums import Formula, differentiated, log_ratio, mean, terms, values
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -103,26 +92,3 @@ def least_eigenvalue(matrix: torch.Tensor) -> float:
 def nowhere_less(matrix: torch.Tensor) -> bool:
     """Whether a difference of covariances is negative in no direction, up to rounding."""
     return least_eigenvalue(matrix) >= -1e-12
-
-
-def error_of_gradient_row(
-    name: str,
-    coefficient: str,
-    target: str,
-    ratio: str = "attached",
-    problems: tuple[Problem, ...] | None = None,
-) -> float:
-    """Error of a row of the note's tables: gradient per sample and its mean, where both are stated."""
-    errors = []
-    for problem in problems or all_worlds():
-        x = log_ratio(problem)
-        found = in_loss(name, problem, ratio)  # type: ignore[arg-type]
-        c = {"k1": x, "k1 + 1": x + 1, "k2 + k1": x**2 / 2 + x}[coefficient]
-        errors.append(apart(found, times_score(c, problem)))
-        kl = kl_gradient(problem)
-        if target == "reverse_kl":
-            errors.append(apart(average(found, problem), kl))
-        else:
-            wanted = exact(half_square, problem)[1]
-            errors += [apart(average(found, problem), wanted), differs(wanted, kl)]
-    return worst(errors)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, degree, differs, less, turned, worst
+from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.comparisons import Found, corrected, differs, less, numbers, printed, same
+from kl_book.ledger.claims.ground import sums
+from kl_book.ledger.claims.ground.errors import apart, degree, turned, worst
 from kl_book.ledger.claims.ground.groups import (
     Centering,
     centered,
@@ -20,272 +22,233 @@ from kl_book.ledger.claims.ground.groups import (
     standardized,
     worlds_with_group_sizes,
 )
-from kl_book.ledger.claims.ground.off_policy import in_loss, in_reward, share_of_cases, times_score
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    kl_gradient,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-    variance,
-)
-from kl_book.ledger.claims.ground.worlds import (
-    all_worlds,
-    arms,
-    bandits,
-    hedge_bandits,
-    hedge_trees,
-    near,
-    trees,
-    two_policies,
-)
+from kl_book.ledger.claims.ground.off_policy import share_of_cases
+from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.worlds import all_worlds, arms, bandits, hedge_bandits, hedge_trees, trees
 from kl_book.ledger.claims.standard import DEGREE, TOLERANCE
 from kl_companion.rollout import credit
-from kl_companion.tabular import Problem, draw_statistics
+from kl_companion.tabular import draw_statistics
+
+Sized = tuple[World, int]
 
 
-def expected(problem: Problem, n: int, how: Centering, cost: torch.Tensor | None = None) -> torch.Tensor:
+def sized() -> list[Sized]:
+    """Small worlds, each with the size of its groups."""
+    return [(World(problem), n) for problem, n in worlds_with_group_sizes()]
+
+
+def expected(case: Sized, how: Centering, cost: torch.Tensor | None = None) -> torch.Tensor:
     """Mean of `centered_gradient` over all groups, [rows, vocab]."""
-    return mean(groups(problem, n)[0], centered_gradient(problem, n, how, cost))
+    w, n = case
+    return sums.mean(groups(w.problem, n)[0], centered_gradient(w.problem, n, how, cost))
 
 
-@claim("WZ-8.1-equiv")
-def loss_and_reward_are_one_vector() -> Iterator[Found]:
+@claim("WZ-8.1-equiv", over=each(all_worlds))
+def loss_and_reward_are_one_vector(w: World) -> Iterator[Found]:
     """-beta rho s k1 from sg(rho) k2, from rho k3 and from k1 in the reward, for every sample."""
-    errors = []
-    for problem in all_worlds():
-        vector = times_score(log_ratio(problem), problem)
-        same = (in_loss("k2", problem, "detached"), in_loss("k3", problem), in_reward("k1", problem))
-        errors += [apart(x, vector) for x in same]
-    yield from each_form(worst(errors))
+    for vector in (w.in_loss("k2", "detached"), w.in_loss("k3"), w.in_reward("k1")):
+        yield same(vector, w.times_score(w.l))
 
 
-@claim("WZ-8.1-nocentre")
-def no_centering_is_unbiased() -> Iterator[Found]:
+@claim("WZ-8.1-nocentre", over=sized)
+def no_centering_is_unbiased(case: Sized) -> Iterator[Found]:
     """E[(1/n) sum g_i kl_i] = grad KL."""
-    errors = (apart(expected(p, n, "none"), kl_gradient(p)) for p, n in worlds_with_group_sizes())
-    yield from each_form(worst(errors))
+    yield same(expected(case, "none"), case[0].d_kl)
 
 
-@claim("WZ-8.1-samebatch")
-def the_batch_mean_takes_away_one_nth() -> Iterator[Found]:
+@claim("WZ-8.1-samebatch", over=sized)
+def the_batch_mean_takes_away_one_nth(case: Sized) -> Iterator[Found]:
     """Centered by the mean of the whole group, the expected gradient is (1 - 1/n) grad KL."""
-    errors = [
-        apart(expected(p, n, "mean"), (1 - 1 / n) * kl_gradient(p)) for p, n in worlds_with_group_sizes()
-    ]
-    yield from each_form(worst(errors))
+    yield same(expected(case, "mean"), (1 - 1 / case[1]) * case[0].d_kl)
 
 
 BETA = 0.7
 GRPO_GROUP = 64  # answers per question in shao2024deepseekmath
 
 
-@claim("WZ-8.1-effbeta")
-def a_smaller_effective_coefficient() -> Iterator[Found]:
+def _of_several_directions() -> list[Sized]:
+    """Without the bandits of two arms: with one free parameter there is but one direction."""
+    return [(w, n) for w, n in sized() if w.problem.logits.numel() > 2]
+
+
+def _centered_together(case: Sized) -> tuple[torch.Tensor, float]:
+    """Update with the shaped reward centered as a whole, and how far it turns from beta (1 - 1/n)."""
+    w, n = case
+    together = expected(case, "mean", w.R - BETA * w.l)
+    return together, turned(together, w.Es(w.R) - BETA * (1 - 1 / n) * w.d_kl)
+
+
+@claim("WZ-8.1-effbeta", over=_of_several_directions)
+def a_smaller_effective_coefficient(case: Sized) -> Iterator[Found]:
     """With A = r - mean(r) of the shaped reward both parts shrink: the step is smaller, and beta stays.
 
     A KL that is left out of the mean, beside a reward that is centered so, makes beta larger by n / (n - 1).
     """
-    printed, corrected, inside, cases = [], [], [], []
-    for problem, n in worlds_with_group_sizes():
-        if problem.logits.shape[-1] == 2 and len(problem.logits) == 1:
-            continue  # one free parameter: there is but one direction
-        gain, kl, rest = problem.rewards, kl_gradient(problem), 1 - 1 / n
-        reward = torch.tensordot(terms(problem).p * gain, terms(problem).score, 1)
-        together = expected(problem, n, "mean", gain - BETA * log_ratio(problem))
-        without = expected(problem, n, "mean", gain) - BETA * expected(problem, n, "none")
-        printed.append(turned(together, reward - BETA * rest * kl))
-        corrected.append(apart(together, rest * (reward - BETA * kl)))
-        corrected.append(apart(without, rest * (reward - BETA / rest * kl)))
-        alone = expected(problem, n, "leave_one_out", gain) - BETA * expected(problem, n, "mean")
-        inside.append(turned(alone, reward - BETA * rest * kl))
-        cases.append((len(problem.sequences), n, printed[-1]))
-    count, n, off = max(cases, key=lambda case: case[2])
-    larger = {size: size / (size - 1) - 1 for size in (8, GRPO_GROUP)}
-    yield from each_form(
-        worst(printed),
-        corrected=worst(corrected),
-        inside=worst(inside),
-        count=count,
-        n=n,
-        BETA=BETA,
-        off=off,
-        larger_8=larger[8],
-        larger_GRPO_GROUP=larger[GRPO_GROUP],
-        GRPO_GROUP=GRPO_GROUP,
-    )
+    w, n = case
+    kl, reward, rest = w.d_kl, w.Es(w.R), 1 - 1 / n
+    together, error = _centered_together(case)
+    yield printed(error)
+    yield same(together, rest * (reward - BETA * kl), "corrected")
+    without = expected(case, "mean", w.R) - BETA * expected(case, "none")
+    yield same(without, rest * (reward - BETA / rest * kl), "corrected")
+    alone = expected(case, "leave_one_out", w.R) - BETA * expected(case, "mean")
+    yield same(alone, reward - BETA * rest * kl, "inside", by=turned)
+
+
+@words("WZ-8.1-effbeta")
+def _farthest() -> dict[str, Any]:
+    off, w, n = max((_centered_together(case)[1], *case) for case in _of_several_directions())
+    larger = {f"larger_{name}": size / (size - 1) - 1 for name, size in (("8", 8), ("GRPO", GRPO_GROUP))}
+    return {"count": len(w.p), "n": n, "BETA": BETA, "off": off, "GRPO_GROUP": GRPO_GROUP} | larger
 
 
 @cache
-def _drawn() -> tuple[Problem, ...]:
-    return (*hedge_bandits(), *hedge_trees())
+def _drawn() -> tuple[World, ...]:
+    return tuple(each(hedge_bandits, hedge_trees)())
 
 
-def _leave_one_out_share(problem: Problem, n: int) -> float:
+def _leave_one_out_share(w: World, n: int) -> float:
     """Variance with leave-one-out over variance without centering, from moments of one draw."""
-    t = terms(problem)
-    return 1 - leave_one_out_gain(problem, n) / variance(t.p, log_ratio(problem)[:, None, None] * t.score)
+    return 1 - leave_one_out_gain(w.problem, n) / w.var(w.vanilla())
+
+
+def _variances(case: Sized) -> tuple[float, float]:
+    """Variance over all groups, without centering and with leave-one-out."""
+    w, n = case
+    chance, _ = groups(w.problem, n)
+    none, left = (
+        sums.variance(chance, centered_gradient(w.problem, n, how)) for how in ("none", "leave_one_out")
+    )
+    return none, left
 
 
 @claim("WZ-8.1-LOO")
 def leave_one_out_is_unbiased_and_of_less_variance() -> Iterator[Found]:
     """Unbiased for every n; the variance falls only beyond a number of samples, if at all."""
-    printed, corrected = [], []
-    for problem, n in worlds_with_group_sizes():
-        p, _ = groups(problem, n)
-        none, left = (variance(p, centered_gradient(problem, n, how)) for how in ("none", "leave_one_out"))
-        printed.append(left > none)
-        field = apart(expected(problem, n, "leave_one_out"), kl_gradient(problem))
-        moments = abs(n * (none - left) - leave_one_out_gain(problem, n)) / (1 + none)
-        corrected.append(max(field, moments) > TOLERANCE)
-    small = two_policies((0.75, 0.25), (0.5, 0.5))
-    p, _ = groups(small, 2)
-    none, left = (variance(p, centered_gradient(small, 2, how)) for how in ("none", "leave_one_out"))
-    found = {n: [_leave_one_out_share(q, n) for q in _drawn()] for n in (8, GRPO_GROUP)}
-    fewer = {n: share_of_cases(x < 1 for x in shares) for n, shares in found.items()}
-    never = share_of_cases(_leave_one_out_share(q, 10**9) > 1 for q in _drawn())
-    median = {n: float(torch.tensor(shares).median()) for n, shares in found.items()}
-    yield from each_form(
-        share_of_cases(printed),
-        corrected=share_of_cases(corrected),
-        none=none,
-        left=left,
-        number=len(_drawn()),
-        fewer_8=fewer[8],
-        fewer_GRPO_GROUP=fewer[GRPO_GROUP],
-        GRPO_GROUP=GRPO_GROUP,
-        median_8=median[8],
-        median_GRPO_GROUP=median[GRPO_GROUP],
-        never=never,
-    )
+    higher, wrong = [], []
+    for case in sized():
+        (w, n), (none, left) = case, _variances(case)
+        higher.append(left > none)
+        moments = abs(n * (none - left) - leave_one_out_gain(w.problem, n)) / (1 + none)
+        wrong.append(max(apart(expected(case, "leave_one_out"), w.d_kl), moments) > TOLERANCE)
+    yield printed(share_of_cases(higher))
+    yield corrected(share_of_cases(wrong))
+    none, left = _variances((two((0.75, 0.25), (0.5, 0.5)), 2))
+    yield numbers(none=none, left=left, worlds=len(_drawn()), GRPO_GROUP=GRPO_GROUP)
+    yield numbers(never=share_of_cases(_leave_one_out_share(w, 10**9) > 1 for w in _drawn()))
+    for name, n in (("8", 8), ("GRPO", GRPO_GROUP)):
+        shares = torch.tensor([_leave_one_out_share(w, n) for w in _drawn()])
+        yield numbers(**{f"fewer_{name}": (shares < 1).double().mean(), f"median_{name}": shares.median()})
 
 
 @claim("WZ-8.1-negligible")
 def the_shrinkage_is_small_for_large_groups() -> Iterator[Found]:
     """The bias is 1/n of the gradient: within a tenth in groups of 16 and of 64, beyond it in groups of 8."""
-    found = draw_statistics("k1", arms(), placement="reward", baseline="mean")
+    statistics = draw_statistics("k1", arms(), placement="reward", baseline="mean")
     sizes = torch.tensor([8, 16, GRPO_GROUP])
-    bias = torch.as_tensor(found.at(sizes).gradient_bias)
-    truth = torch.as_tensor(found.target_gradient).flatten(1).norm(dim=-1)
-    lost = bias / truth[:, None]
-    few, *large = lost.amax(0).tolist()
-    yield from each_form(
-        max(apart(lost * sizes, torch.ones_like(lost)), worst(degree(x) for x in large)),
-        large_0=large[0],
-        large_1=large[1],
-        GRPO_GROUP=GRPO_GROUP,
-        few=few,
-        DEGREE=DEGREE,
-    )
+    bias = torch.as_tensor(statistics.at(sizes).gradient_bias)
+    lost = bias / torch.as_tensor(statistics.target_gradient).flatten(1).norm(dim=-1)[:, None]
+    yield same(lost * sizes, 1.0)
+    few, many, most = lost.amax(0).tolist()
+    yield printed(worst((degree(many), degree(most))))
+    yield numbers(few=few, many=many, most=most, GRPO_GROUP=GRPO_GROUP, DEGREE=DEGREE)
 
 
-@claim("WZ-8.1-absorbed")
-def a_baseline_absorbs_a_part() -> Iterator[Found]:
+def _squares(w: World) -> tuple[float, float]:
+    """Mean square of the log-ratio, and less the KL."""
+    return float(w.E(w.l.square())), float(w.E((w.l - w.kl).square()))
+
+
+@claim("WZ-8.1-absorbed", over=sized)
+def a_baseline_absorbs_a_part(case: Sized) -> Iterator[Found]:
     """What is left of the KL in a sample's advantage is smaller; the expected gradient stays as it is."""
-    errors, absorbed = [], []
-    for problem, _ in worlds_with_group_sizes():
-        p, x = terms(problem).p, log_ratio(problem)
-        kl = exact(reverse_kl, problem)[0]
-        whole, left = float((p * x.square()).sum()), float((p * (x - kl).square()).sum())
-        errors += [less(left, whole, by=1e-12), abs(whole - left - kl**2)]
-        errors.append(apart(mean(p * (x - kl), terms(problem).score), kl_gradient(problem)))
-        absorbed.append((whole - left) / whole)
-    yield from each_form(worst(errors), min_absorbed=min(absorbed), max_absorbed=max(absorbed))
+    w, _ = case
+    whole, left = _squares(w)
+    yield less(left, whole, by=1e-12)
+    yield same(whole - left, w.kl**2)
+    yield same(w.Es(w.l - w.kl), w.d_kl)
 
 
-def _kl_part(problem: Problem, n: int, rewards: torch.Tensor, how: str, placement: str) -> torch.Tensor:
+@words("WZ-8.1-absorbed")
+def _absorbed() -> dict[str, Any]:
+    squares = [_squares(w) for w, _ in sized()]
+    shares = [(whole - left) / whole for whole, left in squares]
+    return {"least": min(shares), "most": max(shares)}
+
+
+def _kl_part(case: Sized, rewards: torch.Tensor, how: str, placement: str) -> torch.Tensor:
     """What the KL adds to the update of every group: with beta minus without, [groups, rows, vocab]."""
-    _, index = groups(problem, n)
-    scores, beta, cost = terms(problem).score[index], 0.5, log_ratio(problem)[index]
-    advantage = {
-        "none": lambda x: x,
-        "leave_one_out": lambda x: centered(x, "leave_one_out"),
-        "standardized": standardized,
-    }[how]
+    w, n = case
+    _, index = groups(w.problem, n)
+    cost = w.l[index]
+
+    def advantage(x: torch.Tensor) -> torch.Tensor:
+        return standardized(x) if how == "standardized" else centered(x, how)  # type: ignore[arg-type]
 
     def update(beta: float) -> torch.Tensor:
         if placement == "reward":
-            return torch.einsum("gi,girv->grv", advantage(rewards[index] - beta * cost), scores) / n
-        own = torch.einsum("gi,girv->grv", cost, scores) / n
-        return torch.einsum("gi,girv->grv", advantage(rewards[index]), scores) / n - beta * own
+            return torch.einsum("gi,girv->grv", advantage(rewards[index] - beta * cost), w.s[index]) / n
+        own = torch.einsum("gi,girv->grv", cost, w.s[index]) / n
+        return torch.einsum("gi,girv->grv", advantage(rewards[index]), w.s[index]) / n - beta * own
 
-    return update(beta) - update(0.0)
+    return update(0.5) - update(0.0)
 
 
-@claim("WZ-8.2-coupling")
-def the_loss_is_decoupled_and_the_reward_coupled() -> Iterator[Found]:
+@claim("WZ-8.2-coupling", over=lambda: [(World(bandits()[4]), 3), (World(trees()[0]), 2)])
+def the_loss_is_decoupled_and_the_reward_coupled(case: Sized) -> Iterator[Found]:
     """The KL's part of the update: the same for every advantage in the loss, changed by it in the reward."""
-    errors, linear = [], []
-    for problem, n in ((bandits()[4], 3), (trees()[0], 2)):
-        one, other = problem.rewards, problem.rewards.flip(0) * 3
-        loss = [_kl_part(problem, n, r, h, "loss") for r in (one, other) for h in ("none", "standardized")]
-        errors += [apart(x, loss[0]) for x in loss]
-        whole = -0.5 * kl_gradient(problem)
-        errors.append(apart(mean(groups(problem, n)[0], loss[0]), whole))
-        plain, left, scaled = (
-            _kl_part(problem, n, one, h, "reward") for h in ("none", "leave_one_out", "standardized")
-        )
-        errors += [differs(left, plain), differs(scaled, left)]
-        errors += [apart(mean(groups(problem, n)[0], x), whole) for x in (plain, left)]
-        errors.append(differs(_kl_part(problem, n, other, "standardized", "reward"), scaled))
-        linear += [apart(_kl_part(problem, n, other, "leave_one_out", "reward"), left)]
-    yield from each_form(max(worst(errors), worst(linear)))
+    w, n = case
+    chance, other = groups(w.problem, n)[0], w.R.flip(0) * 3
+    loss = [_kl_part(case, r, how, "loss") for r in (w.R, other) for how in ("none", "standardized")]
+    for part in loss:
+        yield same(part, loss[0])
+    plain, left, scaled = (
+        _kl_part(case, w.R, how, "reward") for how in ("none", "leave_one_out", "standardized")
+    )
+    yield differs(left, plain)
+    yield differs(scaled, left)
+    for part in (loss[0], plain, left):
+        yield same(sums.mean(chance, part), -0.5 * w.d_kl)
+    yield differs(_kl_part(case, other, "standardized", "reward"), scaled)
+    yield same(_kl_part(case, other, "leave_one_out", "reward"), left)
 
 
-@claim("WZ-8.2-centering")
-def absolute_and_relative_penalties() -> Iterator[Found]:
+@claim("WZ-8.2-centering", over=sized)
+def absolute_and_relative_penalties(case: Sized) -> Iterator[Found]:
     """In the loss a sample's KL gradient depends on that sample alone; centered, on the whole group."""
-    errors = []
-    for problem, n in worlds_with_group_sizes():
-        _, index = groups(problem, n)
-        kl = log_ratio(problem)[index]
-        alone = in_loss("k3", problem)[index]
-        relative = centered(kl, "mean")[..., None, None] * terms(problem).score[index]
-        same = index[:, 0] == 0  # groups that share their first sample
-        errors.append(apart(alone[same, 0], alone[same, 0][0]))
-        errors.append(differs(relative[same, 0], relative[same, 0][0].expand_as(relative[same, 0])))
-        p = groups(problem, n)[0]
-        errors.append(apart(mean(p, alone.mean(1)), kl_gradient(problem)))
-        errors.append(apart(mean(p, relative.mean(1)), (1 - 1 / n) * kl_gradient(problem)))
-        shifted = centered(kl + 7.0, "mean")
-        errors.append(apart(shifted, centered(kl, "mean")))
-    yield from each_form(worst(errors))
+    w, n = case
+    chance, index = groups(w.problem, n)
+    kl, alone = w.l[index], w.in_loss("k3")[index]
+    relative = centered(kl, "mean")[..., None, None] * w.s[index]
+    first = index[:, 0] == 0  # groups that share their first sample
+    yield same(alone[first, 0], alone[first, 0][0])
+    yield differs(relative[first, 0], relative[first, 0][0].expand_as(relative[first, 0]))
+    yield same(sums.mean(chance, alone.mean(1)), w.d_kl)
+    yield same(sums.mean(chance, relative.mean(1)), (1 - 1 / n) * w.d_kl)
+    yield same(centered(kl + 7.0, "mean"), centered(kl, "mean"))
 
 
-@claim("WZ-8.2-credit")
-def local_and_earlier_decisions() -> Iterator[Found]:
+@claim("WZ-8.2-credit", over=each(trees))
+def local_and_earlier_decisions(w: World) -> Iterator[Found]:
     """The loss per token charges a token with its own log-ratio; the return adds the later ones."""
-    errors = []
-    for problem in trees():
-        t = terms(problem)
-        for discount, returns in ((0.0, False), (1.0, True)):
-            charged = credit(t.log_ratio, problem.completion_mask, discount=discount)
-            update = torch.einsum("it,itrv->irv", charged * problem.completion_mask, t.scores)
-            local = differentiated("k2", problem, per_token=True)
-            errors.append(differs(update, local) if returns else apart(update, local))
-        ahead = torch.einsum(
-            "it,itrv->irv", credit(t.log_ratio, problem.completion_mask, discount=1.0), t.scores
-        )
-        errors.append(apart(mean(t.p, ahead), kl_gradient(problem)))
-        errors.append(differs(mean(t.p, differentiated("k2", problem, per_token=True)), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    local = w.slope("k2", per_token=True)
+    own, ahead = (
+        w.tokens(credit(w.t.log_ratio, w.problem.completion_mask, discount=discount))
+        for discount in (0.0, 1.0)
+    )
+    yield same(own, local)
+    yield differs(ahead, local)
+    yield same(w.E(ahead), w.d_kl)
+    yield differs(w.E(local), w.d_kl)
 
 
-def critic_is_out(problem: Problem) -> float:
-    """Error of "the loss's KL gradient is -beta k1 s, whatever rewards, baseline and scale come with it"."""
-    p, index = groups(problem, 2)
-    wanted = -0.5 * (log_ratio(problem)[:, None, None] * terms(problem).score)[index].mean(1)
-    errors = [apart(mean(p, wanted), -0.5 * kl_gradient(problem))]
-    for rewards in (problem.rewards, -3 * problem.rewards.flip(0), problem.rewards + 10):
+@claim("WZ-8.1-independent", over=lambda: [World(p).near(math.log(3)) for p in (*bandits()[:6], trees()[0])])
+def the_loss_knows_no_critic(w: World) -> Iterator[Found]:
+    """The KL gradient of the loss is -beta k1 s, whatever rewards, baseline and scale come with it."""
+    chance, index = groups(w.problem, 2)
+    own = -0.5 * w.vanilla()[index].mean(1)
+    yield same(sums.mean(chance, own), -0.5 * w.d_kl)
+    for rewards in (w.R, -3 * w.R.flip(0), w.R + 10):
         for how in ("none", "leave_one_out", "standardized"):
-            errors.append(apart(_kl_part(problem, 2, rewards, how, "loss"), wanted))
-            errors.append(differs(_kl_part(problem, 2, rewards, "standardized", "reward"), wanted))
-    return worst(errors)
-
-
-@claim("WZ-8.1-independent")
-def the_loss_knows_no_critic() -> Iterator[Found]:
-    """The KL gradient of the loss is a function of k1 and the score alone, for every baseline."""
-    yield from each_form(worst(critic_is_out(near(p, math.log(3))) for p in (*bandits()[:6], trees()[0])))
+            yield same(_kl_part((w, 2), rewards, how, "loss"), own)
+        yield differs(_kl_part((w, 2), rewards, "standardized", "reward"), own)

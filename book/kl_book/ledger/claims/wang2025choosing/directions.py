@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form, numbers
-from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
-from kl_book.ledger.claims.ground.off_policy import average, in_loss, in_reward, mean_gradient
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl
+from kl_book.ledger.claims.comparisons import Found, less, numbers, printed
+from kl_book.ledger.claims.ground.errors import apart, worst
+from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
-from kl_companion.tabular import Problem
 
 
 class Fit(NamedTuple):
@@ -52,13 +51,13 @@ def _gaussian_fits(apart_by: float) -> tuple[Fit, Fit]:
         center, log_scale, width = float(m[i]), float(s[0, j]), width / 4
     mean_p = float(torch.trapezoid(log_p.exp() * x, x))
     square = float(torch.trapezoid(log_p.exp() * (x - mean_p) ** 2, x))
-    found = []
+    fits = []
     for middle, spread in ((center, math.exp(log_scale)), (mean_p, math.sqrt(square))):
         log_q = _normal(x, torch.tensor(middle), torch.tensor(spread).log())
         on_modes = float(torch.trapezoid(log_q.exp() * log_p, x))
         covers = float(torch.trapezoid(log_p.exp() * log_q, x))
-        found.append(Fit(0.5 * math.erfc(abs(middle) / spread / math.sqrt(2)), on_modes, covers))
-    return found[0], found[1]
+        fits.append(Fit(0.5 * math.erfc(abs(middle) / spread / math.sqrt(2)), on_modes, covers))
+    return fits[0], fits[1]
 
 
 def _normal(x: torch.Tensor, center: torch.Tensor, log_scale: torch.Tensor) -> torch.Tensor:
@@ -69,65 +68,47 @@ def _normal(x: torch.Tensor, center: torch.Tensor, log_scale: torch.Tensor) -> t
 @claim("WZ-1.1-directions")
 def one_direction_seeks_a_mode_the_other_covers() -> Iterator[Found]:
     """Gaussians fitted to two modes: reverse KL puts them where the mixture is, forward KL spans it."""
-    errors = []
     for apart_by in (0.5, 1.0, 1.5, 2.5, 4.0):
         reverse, forward = _gaussian_fits(apart_by)
-        errors += [less(forward.on_modes, reverse.on_modes), less(reverse.covers, forward.covers)]
-    (near, _), (seeking, covering) = _gaussian_fits(0.5), _gaussian_fits(2.5)
-    errors += [violation(seeking.smaller_side - 0.01), violation(0.3 - covering.smaller_side)]
-    yield from each_form(
-        worst(errors),
-        smaller_side=seeking.smaller_side,
-        smaller_side_2=covering.smaller_side,
-        smaller_side_3=near.smaller_side,
-    )
-
-
-def _both(logp: torch.Tensor, ref_logp: torch.Tensor) -> tuple[float, float]:
-    """KL(q||p) and KL(p||q), the first argument being q."""
-    return float(reverse_kl(logp, ref_logp)), float(forward_kl(logp, ref_logp))
+        yield less(forward.on_modes, reverse.on_modes)
+        yield less(reverse.covers, forward.covers)
+    seeking, covering = (fit.smaller_side for fit in _gaussian_fits(2.5))
+    yield less(seeking, 0.01, by=0.0)
+    yield less(0.3, covering, by=0.0)
+    yield numbers(seeking=seeking, covering=covering, near=_gaussian_fits(0.5)[0].smaller_side)
 
 
 @claim("WZ-1.1-rlhf")
 def reverse_kl_forbids_to_stray_and_not_to_leave_out() -> Iterator[Found]:
     """How common a choice is, and why it is made, is not computed; what each direction forbids is."""
     even, most = (torch.tensor(x).double().log() for x in ([0.5, 0.5], [1.0, 0.0]))
-    left_out, strayed = (
-        [f"{x:.3f}" if math.isfinite(x) else "infinite" for x in _both(*pair)]
-        for pair in ((most, even), (even, most))
-    )
-    yield numbers(left_out_0=left_out[0], left_out_1=left_out[1], strayed_0=strayed[0], strayed_1=strayed[1])
+    for name, q, p in (("left_out", most, even), ("strayed", even, most)):
+        sizes = {"reverse": float(reverse_kl(q, p)), "forward": float(forward_kl(q, p))}
+        words = {k: f"{x:.3f}" if math.isfinite(x) else "infinite" for k, x in sizes.items()}
+        yield numbers(**{f"{name}_{k}": x for k, x in words.items()})
 
 
-def _right(how: str, direction: str, problems: tuple[Problem, ...]) -> frozenset[str]:
+def _right(gradient: Callable[[World, str], torch.Tensor], several: Iterator[World], direction: str) -> str:
     """Which of k1, k2, k3 have the gradient of the KL in this direction as their mean, in every world."""
-    divergence = reverse_kl if direction == "reverse" else forward_kl
-
-    def found(name: str, problem: Problem) -> torch.Tensor:
-        if how == "naive":
-            return mean_gradient(name, problem)
-        return average(in_reward(name, problem) if how == "reward" else in_loss(name, problem), problem)
-
-    return frozenset(
-        name
-        for name in ("k1", "k2", "k3")
-        if worst(apart(found(name, p), exact(divergence, p)[1]) for p in problems) < 1e-9
-    )
+    every = list(several)
+    right = [
+        k
+        for k in ("k1", "k2", "k3")
+        if worst(apart(gradient(w, k), getattr(w, direction)) for w in every) < 1e-9
+    ]
+    return ", ".join(right) or "none"
 
 
 @claim("WZ-1.2-three-choices")
 def each_choice_changes_the_estimate() -> Iterator[Found]:
     """On-policy, reverse KL, differentiated: k2. Another sampler, direction or use: other estimates."""
-    before = _right("naive", "reverse", worlds())
+    on, off = each(worlds), each(sampled_elsewhere)
+    before = _right(World.grad, on(), "d_kl")
     others = {
-        "samples of mu": _right("naive", "reverse", sampled_elsewhere()),
-        "samples of mu, with rho": _right("rho", "reverse", sampled_elsewhere()),
-        "KL(p||q)": _right("naive", "forward", worlds()),
-        "in the reward": _right("reward", "reverse", worlds()),
+        "elsewhere": _right(World.grad, off(), "d_kl"),
+        "with_rho": _right(lambda w, k: w.E(w.in_loss(k)), off(), "d_kl"),
+        "forward": _right(World.grad, on(), "d_forward"),
+        "reward": _right(lambda w, k: w.E(w.in_reward(k)), on(), "d_kl"),
     }
-    text = "; ".join(f"{what}: {', '.join(sorted(right)) or 'none'}" for what, right in others.items())
-    yield from each_form(
-        float(not before) + float(sum(right == before for right in others.values())),
-        number=", ".join(sorted(before)),
-        text=text,
-    )
+    yield printed(float(before == "none") + float(sum(right == before for right in others.values())))
+    yield numbers(before=before, **others)

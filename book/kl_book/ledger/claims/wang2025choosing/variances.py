@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,6 +22,7 @@ from kl_book.ledger.claims.comparisons import (
 )
 from kl_book.ledger.claims.ground import off_policy
 from kl_book.ledger.claims.ground.errors import apart, degree, relative
+from kl_book.ledger.claims.ground.loss_rows import LossRow
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import (
     all_worlds,
@@ -95,48 +96,32 @@ def attached_k3_has_the_lower_variance(off: bool = False) -> Iterator[Found]:
     yield inside(against(bounded(off)))
 
 
-class TableRow(NamedTuple):
-    """A loss of the tables: the coefficient of rho s in its gradient, and whether it is off-policy alone."""
-
-    name: str
-    coefficient: str
-    ratio: str = "attached"
-    off: bool = False
-
-    @property
-    def error(self) -> float:
-        """Error of its gradient per sample, and of the mean of that, the gradient of the KL."""
-        problems = sampled_elsewhere() if self.off else None
-        return off_policy.error_of_gradient_row(
-            self.name, self.coefficient, "reverse_kl", self.ratio, problems
-        )
-
-
-def right_gradient_and_order_of_variances(row: TableRow) -> Iterator[Found]:
+def right_gradient_and_order_of_variances(row: LossRow) -> Iterator[Found]:
     """The loss has the gradient of the KL; rho k1 has the higher variance, in every direction."""
-    yield from regardless(row.error)
+    for comparison in row.gradient():
+        yield from regardless(comparison.error)
     yield from attached_k3_has_the_lower_variance(row.off)
 
 
 TABLE = {
-    "WZ-onoff-rho-k1": TableRow("k1", "k1 + 1"),
-    "WZ-onoff-sgrho-k2": TableRow("k2", "k1", "detached"),
-    "WZ-onoff-rho-k3": TableRow("k3", "k1"),
+    "WZ-onoff-rho-k1": LossRow("k1", "k1 + 1"),
+    "WZ-onoff-sgrho-k2": LossRow("k2", ratio="detached"),
+    "WZ-onoff-rho-k3": LossRow("k3"),
 }
 for _id, _row in TABLE.items():
     claim(_id, over=partial(list, [_row]))(right_gradient_and_order_of_variances)
 
 
-def right_value_as_well(row: TableRow) -> Iterator[Found]:
+def right_value_as_well(row: LossRow) -> Iterator[Found]:
     """Off-policy: right gradient, order of variances, and E_mu[rho k] is the KL."""
-    for w in each(sampled_elsewhere)():
-        yield from regardless(same(w.E(w.rho * w.value(row.name)), w.kl).error)
+    for w in row.worlds():
+        yield from regardless(apart(w.E(w.rho * w.value(row.name)), w.kl))
     yield from right_gradient_and_order_of_variances(row)
 
 
 GUIDE = {
-    "WZ-9.2-rho-k1": TableRow("k1", "k1 + 1", off=True),
-    "WZ-9.2-rho-k3": TableRow("k3", "k1", off=True),
+    "WZ-9.2-rho-k1": LossRow("k1", "k1 + 1", off=True),
+    "WZ-9.2-rho-k3": LossRow("k3", off=True),
 }
 for _id, _row in GUIDE.items():
     claim(_id, over=partial(list, [_row]))(right_value_as_well)
@@ -150,7 +135,8 @@ def _bias_share(w: World) -> float:
 @claim("WZ-9.2-sgrho-k2")
 def guide_detached_k2() -> Iterator[Found]:
     """Off-policy: right gradient, low variance, and a value whose bias is minimal near the reference."""
-    yield from regardless(TableRow("k2", "k1", "detached", off=True).error)
+    for comparison in LossRow("k2", ratio="detached", off=True).gradient():
+        yield from regardless(comparison.error)
     yield from regardless(against(bounded(off=True)))
     for w in each(sampled_elsewhere)():
         for bound in (0.1, 0.05):

@@ -12,7 +12,6 @@ from kl_book.ledger.claims.ground.calibration import AnswerGroups, k3_slopes, me
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.surrogates import lengths
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import trees
 from kl_companion.estimators import get_estimator
@@ -35,6 +34,11 @@ def kl_of_a_token(problem: Problem) -> float:
     """KL of the next token after the empty prefix."""
     policy, reference = (x[0].softmax(-1).tolist() for x in (problem.logits, problem.ref_logits))
     return two(policy, reference).kl
+
+
+def lengths(problem: Problem) -> torch.Tensor:
+    """Number of tokens of every answer, [count]."""
+    return problem.completion_mask.sum(-1)
 
 
 def length_gradient(problem: Problem) -> torch.Tensor:

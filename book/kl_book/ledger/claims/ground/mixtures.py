@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kl_book.ledger.claims.ground.sums import reverse_kl
-from kl_book.ledger.claims.ground.surrogates import of_tokens
+from kl_book.ledger.claims.ground.surrogates import Engines, of_tokens
 from kl_companion.tabular import Problem, prefix_tree
 
 GRID = 0.5  # of the numbers in the inference engine
@@ -79,9 +79,9 @@ def divergence_of_tokens(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(reverse_kl(first, second).mean())
 
 
-def world(target: torch.Tensor, older: torch.Tensor, sampler: torch.Tensor) -> Problem:
+def world(target: torch.Tensor, older: torch.Tensor, sampler: torch.Tensor) -> Engines:
     """The tree with these logits [rows, vocab] of the target, of the older policy and of the sampler."""
-    return _tree()._replace(logits=target, ref_logits=older, behavior_logits=sampler)
+    return Engines(_tree()._replace(logits=target, ref_logits=older, behavior_logits=sampler))
 
 
 def sampler_logits(mixture: Mixture) -> torch.Tensor:

@@ -14,91 +14,169 @@ import torch
 
 from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import violation
-from kl_book.ledger.claims.ground.sequences import token_weighted
-from kl_book.ledger.claims.ground.sums import exact, terms
+from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.updates import every_token
+from kl_book.ledger.claims.ground.world import World
+from kl_book.ledger.claims.ground.worlds import hedge_trees
 from kl_companion.tabular import Problem, prefix_tree
 
-Surrogate = Callable[[Problem, torch.Tensor], torch.Tensor]
+LOW, HIGH = 0.2, 0.27  # margins of the clip in zheng2025stabilizing, section 4.2
 SMALL = 2.0**-9  # share of the way from the sampler, at which an order is measured
 SLACK = 0.05  # of a measured exponent
 
 
 @cache
-def sampled_trees() -> tuple[Problem, ...]:
-    """Trees of two to four tokens that another policy samples; the last two have answers of many lengths."""
-    return (
-        prefix_tree(3, 2, seed=5, off_policy=True, scale=2.0),
-        prefix_tree(2, 3, seed=11, off_policy=True, scale=2.0),
-        prefix_tree(3, 3, seed=6, off_policy=True, eos=True, scale=2.0),
-        prefix_tree(2, 4, seed=7, off_policy=True, eos=True, scale=2.0),
-    )
-
-
-def lengths(problem: Problem) -> torch.Tensor:
-    """Number of tokens of every answer, [count]."""
-    return problem.completion_mask.sum(-1)
-
-
-@cache
-def towards(problem: Problem, share: float) -> Problem:
+def _towards(problem: Problem, share: float) -> Problem:
     """The world with its policy on the line between sampler (0) and policy (1), in logits."""
     start = problem.sampled_from
     return problem._replace(logits=start + share * (problem.logits - start))
 
 
-def ratios(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
-    """Policy over sampler of every token, 1 outside the mask, differentiable, [count, length]."""
-    return (problem.token_logp(theta) - problem.token_logp(problem.sampled_from)).exp()
+class Engines(World):
+    """A world whose reference is the older policy of the training engine, and its sampler another engine.
+
+    A surrogate is a function of such a world and of the policy's logits.
+    """
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """1 on the tokens of every answer, [count, length]."""
+        return self.problem.completion_mask
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Number of tokens of every answer, [count]."""
+        return self.mask.sum(-1)
+
+    @property
+    def even(self) -> bool:
+        """Whether all answers have one length."""
+        return len(self.lengths.unique()) == 1
+
+    @property
+    def ratio(self) -> torch.Tensor:
+        """Policy over sampler of every token, 1 outside the mask, [count, length]."""
+        return token_ratios(self.problem)
+
+    @property
+    def older_ratio(self) -> torch.Tensor:
+        """Older policy over sampler of every token, 1 outside the mask, [count, length]."""
+        return (self.t.ref_logp - self.problem.token_logp(self.problem.sampled_from)).exp()
+
+    @property
+    def advantage(self) -> torch.Tensor:
+        """R minus its mean under the sampler, [count]."""
+        return self.R - self.E(self.R)
+
+    @property
+    def with_advantages(self) -> Engines:
+        """The same world with the advantages as rewards."""
+        return self.replace(rewards=self.advantage)
+
+    @property
+    def open(self) -> torch.Tensor:
+        """M_t: 0 where a ratio has left the margins in the direction of its advantage, [count, length]."""
+        ratio, a = self.t.log_ratio.exp(), self.advantage[:, None]
+        return (~((a > 0) & (ratio > 1 + HIGH) | (a < 0) & (ratio < 1 - LOW))).double()
+
+    @property
+    def expected_reward(self) -> float:
+        """Exact E[R] under the policy."""
+        return exact(lambda p, q: p.exp() @ self.R, self.problem)[0]
+
+    @property
+    def token_terms(self) -> torch.Tensor:
+        """What eq (4) averages: sum over tokens of ratio, reward and score, [count, rows, vocab]."""
+        return self.tokens(self.ratio * every_token(self.problem, self.R))
+
+    def ratios(self, theta: torch.Tensor) -> torch.Tensor:
+        """`ratio` at other logits, differentiable, [count, length]."""
+        return (self.problem.token_logp(theta) - self.problem.token_logp(self.problem.sampled_from)).exp()
+
+    def at(self, surrogate: Surrogate) -> float:
+        """A surrogate at the policy."""
+        return float(surrogate(self, self.problem.logits))
+
+    def gradient(self, surrogate: Surrogate) -> torch.Tensor:
+        """Gradient of a surrogate in the policy's logits, by automatic differentiation, [rows, vocab]."""
+        theta = self.problem.logits.detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(surrogate(self, theta), theta)
+        return gradient
+
+    def gap(self, surrogate: Surrogate) -> float:
+        """Distance of a surrogate's gradient from that of the expected reward."""
+        return float((self.gradient(surrogate) - self.d_reward).norm())
+
+    def relative_gap(self, surrogate: Surrogate) -> float:
+        """The same, relative to the gradient of the expected reward."""
+        return self.gap(surrogate) / float(self.d_reward.norm())
+
+    def towards(self, share: float) -> Engines:
+        """The world with its policy on the line between sampler (0) and policy (1), in logits."""
+        return Engines(_towards(self.problem, share))
+
+    def order_of_gradient(self, surrogate: Surrogate) -> float:
+        """Power of the distance from the sampler with which `gap` shrinks."""
+        return exponent(lambda h: self.towards(h).gap(surrogate))
+
+    def order_of_value(self, surrogate: Surrogate) -> float:
+        """Power with which the difference to the expected reward shrinks, beyond that at the sampler."""
+
+        def difference(share: float) -> float:
+            there = self.towards(share)
+            return there.at(surrogate) - there.expected_reward
+
+        return exponent(lambda h: abs(difference(h) - difference(0.0)))
+
+    def at_the_rollout(self) -> Engines:
+        """The target is the older policy; the sampler still differs from it."""
+        return self.replace(logits=self.problem.ref_logits)
+
+    def one_engine(self) -> Engines:
+        """All three policies equal the sampler."""
+        return self.replace(ref_logits=self.problem.sampled_from).at_the_rollout()
 
 
-def of_answers(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
+Surrogate = Callable[[Engines, torch.Tensor], torch.Tensor]
+
+
+@cache
+def sampled_trees() -> tuple[Engines, ...]:
+    """Trees of two to four tokens that another policy samples; the last two have answers of many lengths."""
+    return tuple(
+        Engines(prefix_tree(vocab, length, seed=seed, off_policy=True, eos=eos, scale=2.0))
+        for vocab, length, seed, eos in (
+            (3, 2, 5, False),
+            (2, 3, 11, False),
+            (3, 3, 6, True),
+            (2, 4, 7, True),
+        )
+    )
+
+
+def sampled_by_the_reference() -> list[Engines]:
+    """The trees of the list for hedges, sampled by their reference."""
+    return [Engines(p._replace(behavior_logits=p.ref_logits)) for p in hedge_trees()]
+
+
+def of_answers(w: Engines, theta: torch.Tensor) -> torch.Tensor:
     """E_mu[ratio of the whole answer times R], the objective with weights of answers."""
-    return terms(problem).p @ (ratios(problem, theta).prod(-1) * problem.rewards)
+    return w.E(w.ratios(theta).prod(-1) * w.R)
 
 
-def of_tokens(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
+def of_tokens(w: Engines, theta: torch.Tensor) -> torch.Tensor:
     """E_mu[sum over tokens of their ratio times R], the objective with weights of tokens."""
-    weights = (ratios(problem, theta) * problem.completion_mask).sum(-1)
-    return terms(problem).p @ (weights * problem.rewards)
+    return w.E((w.ratios(theta) * w.mask).sum(-1) * w.R)
 
 
-def without_weights(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
+def without_weights(w: Engines, theta: torch.Tensor) -> torch.Tensor:
     """E_mu[sum over tokens of their log-prob times R]: no weight at all."""
-    return terms(problem).p @ (problem.token_logp(theta).sum(-1) * problem.rewards)
+    return w.E(w.problem.token_logp(theta).sum(-1) * w.R)
 
 
-def per_length(problem: Problem, theta: torch.Tensor) -> torch.Tensor:
+def per_length(w: Engines, theta: torch.Tensor) -> torch.Tensor:
     """`of_tokens` with the sum of every answer divided by its number of tokens."""
-    weights = (ratios(problem, theta) * problem.completion_mask).sum(-1) / lengths(problem)
-    return terms(problem).p @ (weights * problem.rewards)
-
-
-def gradient_of(surrogate: Surrogate, problem: Problem) -> torch.Tensor:
-    """Gradient of an objective in the policy's logits, by automatic differentiation, [rows, vocab]."""
-    theta = problem.logits.detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(surrogate(problem, theta), theta)
-    return gradient
-
-
-def expected_reward(problem: Problem) -> tuple[float, torch.Tensor]:
-    """Exact E[R] under the policy, and its gradient, [rows, vocab]."""
-    return exact(lambda p, q: p.exp() @ problem.rewards, problem)
-
-
-def token_terms(problem: Problem) -> torch.Tensor:
-    """What eq (4) averages: sum over tokens of ratio, reward and score, [count, rows, vocab]."""
-    return token_weighted(problem, token_ratios(problem) * every_token(problem, problem.rewards))
-
-
-def sampled_by_the_reference(problem: Problem) -> Problem:
-    """The same world, sampled by its reference."""
-    return problem._replace(behavior_logits=problem.ref_logits)
-
-
-def deltas(problem: Problem) -> torch.Tensor:
-    """Ratio minus 1 of every token, 0 outside the mask, [count, length]."""
-    return token_ratios(problem) - 1
+    return w.E((w.ratios(theta) * w.mask).sum(-1) / w.lengths * w.R)
 
 
 def exponent(size: Callable[[float], float], at: float = SMALL) -> float:
@@ -106,28 +184,39 @@ def exponent(size: Callable[[float], float], at: float = SMALL) -> float:
     return math.log2(size(at) / size(at / 2))
 
 
-def not_of_order(found: float, wanted: float) -> float:
+def not_of_order(power: float, order: float) -> float:
     """Error of "shrinks with this power"."""
-    return violation(abs(found - wanted) - SLACK)
+    return violation(abs(power - order) - SLACK)
 
 
-def gradient_gap(surrogate: Surrogate, problem: Problem) -> float:
-    """Distance of a surrogate's gradient from that of the expected reward."""
-    return float((gradient_of(surrogate, problem) - expected_reward(problem)[1]).norm())
+# MiniRL and its two variants
 
 
-def order_of_gradient(surrogate: Surrogate, problem: Problem) -> float:
-    """Power of the distance from the sampler with which `gradient_gap` shrinks."""
-    return exponent(lambda h: gradient_gap(surrogate, towards(problem, h)))
+def _objective(w: Engines, theta: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
+    """E_mu[sum over tokens of a constant coefficient [count, length] times the log-prob]."""
+    return w.E((coefficient.detach() * w.problem.token_logp(theta)).sum(-1))
 
 
-def value_gap(surrogate: Surrogate, problem: Problem, share: float) -> float:
-    """What a surrogate and the expected reward differ by, beyond what they differ by at the sampler."""
-    here, start = towards(problem, share), towards(problem, 0.0)
-    apart_here, apart_start = (float(surrogate(p, p.logits)) - expected_reward(p)[0] for p in (here, start))
-    return abs(apart_here - apart_start)
+def minirl(w: Engines, theta: torch.Tensor) -> torch.Tensor:
+    """Eq (7)."""
+    return _objective(w, theta, w.open * w.ratios(theta) * w.advantage[:, None])
 
 
-def order_of_value(surrogate: Surrogate, problem: Problem) -> float:
-    """Power of the distance from the sampler with which `value_gap` shrinks."""
-    return exponent(lambda h: value_gap(surrogate, problem, h))
+def without_the_mask(w: Engines, theta: torch.Tensor) -> torch.Tensor:
+    """Eq (7) with M_t = 1."""
+    return _objective(w, theta, w.ratios(theta) * w.advantage[:, None])
+
+
+def on_policy(w: Engines, theta: torch.Tensor) -> torch.Tensor:
+    """Section 4.3: the weight is that of the older policy, a constant."""
+    return _objective(w, theta, w.older_ratio * w.advantage[:, None])
+
+
+def divided_by_length(w: Engines, theta: torch.Tensor) -> torch.Tensor:
+    """Section 4.3, with length normalization."""
+    return _objective(w, theta, w.older_ratio * (w.advantage / w.lengths)[:, None])
+
+
+def without_correction(w: Engines, theta: torch.Tensor) -> torch.Tensor:
+    """Section 4.3, without the weight between the engines."""
+    return _objective(w, theta, w.advantage[:, None].expand_as(w.mask))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
@@ -190,9 +190,9 @@ class World(NamedTuple):
         """The same world with its policy pulled towards the reference, no log-ratio beyond ``bound``."""
         return World(worlds.near(self.problem, bound))
 
-    def replace(self, **changes: Any) -> World:
+    def replace(self, **changes: Any) -> Self:
         """The same world with other logits, reference, sampler or rewards."""
-        return World(self.problem._replace(**changes))
+        return self._replace(problem=self.problem._replace(**changes))
 
 
 def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], Iterator[World]]:

@@ -12,7 +12,6 @@ from kl_book.ledger.claims.comparisons import Found, less, numbers, printed, sam
 from kl_book.ledger.claims.ground import rpg_losses as rpg
 from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, Bounds, branching_loss
 from kl_book.ledger.claims.ground.errors import apart, relative
-from kl_book.ledger.claims.ground.surrogates import expected_reward
 from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, each_divergence, normalized
 from kl_book.ledger.claims.ground.worlds import bandits
 
@@ -129,7 +128,7 @@ def a_renewed_reference_bounds_steps_and_not_the_way() -> Iterator[Found]:
             kl = x.divergence("RKL")
             yield same(x.d_objective("RKL"), 0.0)
             yield less(kl, float((new.exp() - old.exp()) @ rewards) / BETA, by=0.0)
-            value = expected_reward(x.problem)[0] - BETA * kl
+            value = float(x.logp.exp() @ rewards) - BETA * kl
             yield same(value, BETA * torch.logsumexp(old + rewards / BETA, -1))
             yield same(new, (start + (cycle + 1) * rewards / BETA).log_softmax(-1))
             old = new

@@ -9,66 +9,61 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, numbers, printed, same
-from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import hedged
 from kl_book.ledger.claims.ground.sums import mean
 from kl_book.ledger.claims.ground.surrogates import (
-    expected_reward,
-    gradient_of,
+    Engines,
     of_answers,
     of_tokens,
     sampled_by_the_reference,
     sampled_trees,
-    token_terms,
 )
 from kl_book.ledger.claims.ground.updates import every_token
-from kl_book.ledger.claims.ground.world import World, each
-from kl_book.ledger.claims.ground.worlds import hedge_trees
 from kl_companion.tabular import prefix_tree
 
 
-@claim("QW-2.1-policy", over=each(sampled_trees))
-def the_expected_reward_from_another_sampler(w: World) -> Iterator[Found]:
+@claim("QW-2.1-policy", over=sampled_trees)
+def the_expected_reward_from_another_sampler(w: Engines) -> Iterator[Found]:
     """Answers of the sampler, weighted by the ratio of the whole answer, have the policy's mean reward."""
-    value, by_token = expected_reward(w.problem)[0], w.t.logp.exp().prod(-1)
+    value, by_token = w.expected_reward, w.t.logp.exp().prod(-1)
     yield same(by_token.sum(), 1.0)
     yield same(by_token @ w.R, value)
-    yield same(of_answers(w.problem, w.problem.logits), value)
+    yield same(w.at(of_answers), value)
 
 
-@claim("QW-eq2", over=each(sampled_trees))
-def the_gradient_from_another_sampler(w: World) -> Iterator[Found]:
+@claim("QW-eq2", over=sampled_trees)
+def the_gradient_from_another_sampler(w: Engines) -> Iterator[Found]:
     """Both lines: the weighted score of the answer, and the sum of the scores of its tokens."""
-    weight = token_ratios(w.problem).prod(-1) * w.R
+    weight = w.ratio.prod(-1) * w.R
     yield same(w.Es(weight), w.d_reward)
     yield same(w.E(w.tokens(every_token(w.problem, weight))), w.d_reward)
-    yield same(gradient_of(of_answers, w.problem), w.d_reward)
+    yield same(w.gradient(of_answers), w.d_reward)
 
 
-def _answers_exceed_tokens(w: World) -> tuple[bool, bool, bool]:
+def _answers_exceed_tokens(w: Engines) -> tuple[bool, bool, bool]:
     """Whether answers exceed tokens, by position: range of log-ratios, their variance, that of gradients."""
-    token = token_ratios(w.problem)
+    token = w.ratio
     answer, spread = token.prod(-1), token.log().amax(0) - token.log().amin(0)
     gradient = (answer * w.R)[:, None, None] * w.s
     return (
         float(answer.log().max() - answer.log().min()) > float(spread.max()),
         w.var(answer) > max(w.var(token[:, i]) for i in range(token.shape[1])),
-        w.var(gradient) > w.var(token_terms(w.problem)),
+        w.var(gradient) > w.var(w.token_terms),
     )
 
 
-def _chain(length: int) -> World:
+def _chain(length: int) -> Engines:
     """All answers of this length; every token has one distribution under policy and sampler."""
     problem = prefix_tree(2, length)
     policy, sampler = (torch.tensor([[x, 1 - x]], dtype=torch.float64).log() for x in (0.6, 0.5))
     rows = len(problem.logits)
-    return World(problem._replace(logits=policy.expand(rows, 2), behavior_logits=sampler.expand(rows, 2)))
+    return Engines(problem._replace(logits=policy.expand(rows, 2), behavior_logits=sampler.expand(rows, 2)))
 
 
 @claim("QW-2.2-variance")
 def ratios_of_answers_spread() -> Iterator[Found]:
     """Range and variance of an answer's ratio exceed those of its tokens, and grow with the length."""
-    exceed = [_answers_exceed_tokens(World(sampled_by_the_reference(p))) for p in hedge_trees()]
+    exceed = [_answers_exceed_tokens(w) for w in sampled_by_the_reference()]
     for cases in zip(*exceed, strict=True):
         yield printed(hedged(cases))
     ranges, ratios, gradients = (sum(cases) for cases in zip(*exceed, strict=True))
@@ -81,18 +76,18 @@ def ratios_of_answers_spread() -> Iterator[Found]:
     yield numbers(at_100=1.01**100 - 1, at_1000=1.01**1000 - 1)
 
 
-@claim("QW-eq3", over=each(sampled_trees))
-def gradient_of_the_token_objective(w: World) -> Iterator[Found]:
+@claim("QW-eq3", over=sampled_trees)
+def gradient_of_the_token_objective(w: Engines) -> Iterator[Found]:
     """The derivative of eq (3) is eq (4)."""
     sampled = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp()
-    yield same(gradient_of(of_tokens, w.problem), mean(sampled, token_terms(w.problem)))
+    yield same(w.gradient(of_tokens), mean(sampled, w.token_terms))
 
 
-@claim("QW-2.3-reinforce", over=each(sampled_trees))
-def reinforce_with_weights(w: World) -> Iterator[Found]:
+@claim("QW-2.3-reinforce", over=sampled_trees)
+def reinforce_with_weights(w: Engines) -> Iterator[Found]:
     """Each token's term is its ratio times that of REINFORCE, which is the exact gradient on-policy."""
     reward = every_token(w.problem, w.R)
-    yield same(w.tokens(token_ratios(w.problem) * reward), token_terms(w.problem))
+    yield same(w.tokens(w.ratio * reward), w.token_terms)
     own = w.replace(behavior_logits=None)
     yield same(own.E(own.tokens(reward)), own.d_reward)
-    yield same(gradient_of(of_tokens, own.problem), own.d_reward)
+    yield same(own.gradient(of_tokens), own.d_reward)

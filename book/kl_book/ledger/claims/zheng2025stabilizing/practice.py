@@ -8,65 +8,51 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, rises, same
-from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.minirl import (
-    HIGH,
-    LOW,
-    advantages,
-    mask_of,
-    minirl,
-    one_engine,
-    with_advantages,
-    without_the_mask,
-)
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact, variance
 from kl_book.ledger.claims.ground.surrogates import (
+    HIGH,
+    LOW,
+    Engines,
     exponent,
-    gradient_of,
+    minirl,
     not_of_order,
     of_tokens,
     sampled_trees,
-    towards,
+    without_the_mask,
 )
 from kl_book.ledger.claims.ground.updates import binary
-from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees
-from kl_companion.tabular import Problem
 
 NEAR = 0.1  # share of the way from sampler to policy
 UPDATES = 8  # mini-batches of a global step
 
 
-@claim("QW-4.1-advantage", over=each(sampled_trees))
-def rewards_minus_their_mean(w: World) -> Iterator[Found]:
+@claim("QW-4.1-advantage", over=sampled_trees)
+def rewards_minus_their_mean(w: Engines) -> Iterator[Found]:
     """Under the sampler the advantage has mean zero, and the deviation of the rewards is not divided out."""
-    sampled, advantage = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp(), advantages(w.problem)
+    sampled, advantage = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp(), w.advantage
     yield same(sampled @ advantage, 0.0)
     yield same(advantage, w.R - sampled @ w.R)
     yield differs(variance(sampled, advantage), 1.0)
 
 
-def _pooled(prompts: list[World]) -> float:
+def _pooled(prompts: list[Engines]) -> float:
     """Variance of the reward over prompts, all alike likely, and over their answers."""
     return variance(torch.cat([w.p for w in prompts]) / len(prompts), torch.cat([w.R for w in prompts]))
 
 
-def _noise(w: World) -> float:
+def _noise(w: Engines) -> float:
     """Variance of the gradient of one answer."""
     return w.var(w.R[:, None, None] * w.s)
-
-
-def _with_advantages(w: World) -> World:
-    return World(with_advantages(w.problem))
 
 
 @claim("QW-4.1-variance")
 def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     """A prompt's own variance stays; over prompts the variance of their mean rewards is taken away."""
-    raw = [w.replace(behavior_logits=None) for w in each(sampled_trees)()]
-    centered = [_with_advantages(w) for w in raw]
+    raw = [w.replace(behavior_logits=None) for w in sampled_trees()]
+    centered = [w.with_advantages for w in raw]
     pairs = zip(raw, centered, strict=True)
     yield printed(share_of_cases(abs(a.var(a.R) - w.var(w.R)) < 1e-9 for w, a in pairs))
     before, after = _pooled(raw), _pooled(centered)
@@ -74,8 +60,8 @@ def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     yield same(after, sum(w.var(w.R) for w in raw) / len(raw), "inside")
     means = torch.stack([w.E(w.R) for w in raw])
     yield same(before - after, means.var(correction=0), "inside")
-    graded = [World(binary(p)) for p in hedge_trees()]
-    quieter = sum(_noise(_with_advantages(w)) < _noise(w) for w in graded)
+    graded = [Engines(binary(p)) for p in hedge_trees()]
+    quieter = sum(_noise(w.with_advantages) < _noise(w) for w in graded)
     yield numbers(prompts=len(raw), before=before, after=after, quieter=quieter, trees=len(graded))
 
 
@@ -83,14 +69,14 @@ def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
 def the_mask_is_that_of_ppo() -> Iterator[Found]:
     """The derivative of PPO's clipped term is M_t times ratio and advantage, for every token."""
     closed = 0.0
-    for w in each(sampled_trees)():
-        mask, a = w.problem.completion_mask, advantages(w.problem)[:, None]
+    for w in sampled_trees():
+        mask, a = w.mask, w.advantage[:, None]
         leaf = w.t.logp.clone().requires_grad_()
         ratio = (leaf - w.problem.token_logp(w.problem.ref_logits)).exp()
         clipped = torch.minimum(ratio * a, ratio.clamp(1 - LOW, 1 + HIGH) * a) * mask
         (slopes,) = torch.autograd.grad(clipped.sum(), leaf)
-        yield same(slopes, mask_of(w.problem) * w.t.log_ratio.exp() * a * mask)
-        closed += float(((mask_of(w.problem) == 0) * mask).sum())
+        yield same(slopes, w.open * w.t.log_ratio.exp() * a * mask)
+        closed += float(((w.open == 0) * mask).sum())
     yield less(0.0, closed, by=1.0)
     yield numbers(low=LOW, high=HIGH)
 
@@ -99,20 +85,20 @@ def the_mask_is_that_of_ppo() -> Iterator[Found]:
 def minirl_has_the_gradient_of_the_surrogate() -> Iterator[Found]:
     """The advantage leaves the gradient of eq (3) as it is; the mask takes out the clipped tokens."""
     shares = []
-    for w in each(sampled_trees)():
-        wanted, update = (gradient_of(objective, w.problem) for objective in (of_tokens, minirl))
-        yield same(gradient_of(without_the_mask, w.problem), wanted)
-        coefficient = token_ratios(w.problem) * advantages(w.problem)[:, None]
-        yield same(update, wanted - w.E(w.tokens((1 - mask_of(w.problem)) * coefficient)))
+    for w in sampled_trees():
+        wanted, update = (w.gradient(objective) for objective in (of_tokens, minirl))
+        yield same(w.gradient(without_the_mask), wanted)
+        coefficient = w.ratio * w.advantage[:, None]
+        yield same(update, wanted - w.E(w.tokens((1 - w.open) * coefficient)))
         shares.append(relative(update, wanted))
         # all policies near each other, the older one between the sampler and the target: nothing is clipped
-        near = towards(w.problem, NEAR / 2)._replace(ref_logits=towards(w.problem, NEAR / 4).logits)
-        yield same(gradient_of(minirl, near), gradient_of(of_tokens, near))
+        near = w.towards(NEAR / 2).replace(ref_logits=w.towards(NEAR / 4).problem.logits)
+        yield same(near.gradient(minirl), near.gradient(of_tokens))
     yield numbers(least=min(shares), most=max(shares))
 
 
-@claim("QW-4.2-kl", over=each(sampled_trees))
-def kl_from_inference_to_training(w: World) -> Iterator[Found]:
+@claim("QW-4.2-kl", over=sampled_trees)
+def kl_from_inference_to_training(w: Engines) -> Iterator[Found]:
     """Added up over the tokens it is the KL of whole answers, from the sampler to the older policy."""
     log_ratio = (w.problem.token_logp(w.problem.sampled_from) - w.t.ref_logp).sum(-1)
     sampler = w.replace(logits=w.problem.sampled_from, behavior_logits=None)
@@ -120,23 +106,21 @@ def kl_from_inference_to_training(w: World) -> Iterator[Found]:
     yield differs(w.E(log_ratio), sampler.forward)
 
 
-def _entropy_gap(problem: Problem, share: float) -> float:
+def _entropy_gap(w: Engines) -> float:
     """Summed next-token entropies along answers of the sampler minus the entropy of the policy's answers."""
-    there = towards(problem, share)
-    logp = there.logits.log_softmax(-1)
-    along = -(logp.exp() * logp).sum(-1)[there.rows] * there.completion_mask
-    own = exact(lambda p, q: -(p.exp() * p).sum(), there)[0]
-    return float(World(there).E(along.sum(-1))) - own
+    logp = w.problem.logits.log_softmax(-1)
+    along = -(logp.exp() * logp).sum(-1)[w.problem.rows] * w.mask
+    return float(w.E(along.sum(-1))) - exact(lambda p, q: -(p.exp() * p).sum(), w.problem)[0]
 
 
 @claim("QW-4.2-entropy")
 def entropy_along_sampled_prefixes() -> Iterator[Found]:
     """Equal to the policy's own where it samples; elsewhere the error is of first order in the distance."""
-    for problem in sampled_trees():
-        yield same(_entropy_gap(problem, 0.0), 0.0)
-        power = exponent(lambda h, p=problem: abs(_entropy_gap(p, h)))  # type: ignore[misc]
+    for w in sampled_trees():
+        yield same(_entropy_gap(w.towards(0.0)), 0.0)
+        power = exponent(lambda h, w=w: abs(_entropy_gap(w.towards(h))))  # type: ignore[misc]
         yield same(power, 1, by=not_of_order)
-    yield numbers(share=NEAR, most=max(abs(_entropy_gap(problem, NEAR)) for problem in sampled_trees()))
+    yield numbers(share=NEAR, most=max(abs(_entropy_gap(w.towards(NEAR))) for w in sampled_trees()))
 
 
 @claim("QW-4.2-batches")
@@ -154,10 +138,10 @@ def sizes_of_batches() -> Iterator[Found]:
 def later_updates_are_further_from_the_rollout() -> Iterator[Found]:
     """Eight updates with the answers of one rollout: its KL to the target grows with every update."""
     drift = []
-    for w in each(sampled_trees)():
-        w, path = World(one_engine(w.problem)), [0.0]
+    for w in sampled_trees():
+        w, path = w.one_engine(), [0.0]
         for _ in range(UPDATES):
-            w = w.replace(logits=w.problem.logits + 0.2 * gradient_of(of_tokens, w.problem))
+            w = w.replace(logits=w.problem.logits + 0.2 * w.gradient(of_tokens))
             path.append(w.forward)
         yield rises(path, by=1e-9)
         yield same(path[-1], w.E(-w.l))

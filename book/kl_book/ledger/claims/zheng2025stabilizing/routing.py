@@ -13,7 +13,6 @@ import torch
 
 from kl_book.ledger.claims.checks import Check, claim
 from kl_book.ledger.claims.comparisons import Found, differs, inside, less, numbers, printed, same
-from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import STRICT, worst
 from kl_book.ledger.claims.ground.mixtures import (
     Mixture,
@@ -29,9 +28,7 @@ from kl_book.ledger.claims.ground.mixtures import (
     world,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.sums import terms
-from kl_book.ledger.claims.ground.surrogates import expected_reward
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.surrogates import Engines
 
 LAYERS = 48  # of Qwen3-30B-A3B
 RATE = 0.1  # of tokens at which a layer chooses another expert
@@ -68,7 +65,7 @@ class RoutedCase(NamedTuple):
         """Next-token log-probs of the inference engine, [rows, vocab]."""
         return logps(rounded(self.old), self.inference)
 
-    def world(self, target: torch.Tensor, older: torch.Tensor) -> Problem:
+    def world(self, target: torch.Tensor, older: torch.Tensor) -> Engines:
         """The enumerated world with these experts of target and older policy."""
         return world(logits(self.now, target), logits(self.old, older), sampler_logits(self.old))
 
@@ -88,14 +85,14 @@ def _every_case() -> list[RoutedCase]:
 
 def _product(case: RoutedCase, target: torch.Tensor, older: torch.Tensor) -> Iterator[Found]:
     """The weight is discrepancy times staleness, by hand and from the enumerated world."""
-    problem = case.world(target, older)
+    w = case.world(target, older)
     discrepancy, by_hand = (
-        (logp - case.sampler).exp()[problem.rows, problem.sequences]
+        (logp - case.sampler).exp()[w.problem.rows, w.problem.sequences]
         for logp in (logps(case.old, older), logps(case.now, target))
     )
-    yield same(token_ratios(problem), discrepancy * terms(problem).log_ratio.exp())
-    yield same(token_ratios(problem), by_hand)
-    yield differs(token_ratios(problem), 1.0)
+    yield same(w.ratio, discrepancy * w.t.log_ratio.exp())
+    yield same(w.ratio, by_hand)
+    yield differs(w.ratio, 1.0)
 
 
 @claim("QW-eq6", over=_every_case)
@@ -174,11 +171,11 @@ def _alteration(first: bool, inference: bool) -> Alteration:
     errors, same_experts, rewards = [0.0], [], []
     for case in _cases(first):
         replayed = case.inference if inference else case.training
-        problem = world(logits(case.now, case.natural), logits(case.now, replayed), sampler_logits(case.old))
-        moved, other = terms(problem).log_ratio.abs(), (replayed != case.natural)[problem.rows]
+        w = world(logits(case.now, case.natural), logits(case.now, replayed), sampler_logits(case.old))
+        moved, other = w.t.log_ratio.abs(), (replayed != case.natural)[w.problem.rows]
         same_experts += (replayed == case.natural).tolist()
         errors += [*moved[~other].tolist(), *(STRICT - moved[other]).tolist()]
-        values = [expected_reward(case.world(experts, replayed))[0] for experts in (case.natural, replayed)]
+        values = [case.world(experts, replayed).expected_reward for experts in (case.natural, replayed)]
         rewards.append(abs(values[0] - values[1]))
     return Alteration(share_of_cases(same_experts), worst(errors), max(rewards))
 

@@ -8,32 +8,21 @@ from __future__ import annotations
 
 import torch
 
-from kl_book.ledger.claims.ground.best_policies import Objective, reference
+from kl_book.ledger.claims.ground.best_policies import Objective
 from kl_book.ledger.claims.ground.groups import groups, ordered, standardized_or_zero
-from kl_book.ledger.claims.ground.off_policy import rho
 from kl_book.ledger.claims.ground.preferences import expected_preference
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, terms
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean
+from kl_book.ledger.claims.ground.world import World
 
 
-def policy(problem: Problem) -> torch.Tensor:
-    """pi of whole answers, [count]."""
-    return terms(problem).logp.sum(-1).exp()
-
-
-def old_policy(problem: Problem) -> torch.Tensor:
-    """pi_old, which samples, [count]."""
-    return terms(problem).p
-
-
-def policy_mean(problem: Problem, x: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """E_pi[x] of a number per answer, and its exact gradient, [rows, vocab]."""
-    return exact(lambda p, q: p.exp() @ x, problem)
-
-
-def exact_in_policy(problem: Problem, f: Objective) -> tuple[float, torch.Tensor]:
+def exact_in_policy(w: World, f: Objective) -> tuple[float, torch.Tensor]:
     """Value and exact gradient, [rows, vocab], of a function of the probabilities of all answers."""
-    return exact(lambda p, q: f(p.exp()), problem)
+    return exact(lambda p, q: f(p.exp()), w.problem)
+
+
+def policy_mean(w: World, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """E_pi[x] of a number per answer, and its exact gradient, [rows, vocab]."""
+    return exact_in_policy(w, lambda p: p @ x)
 
 
 def clipped(ratio: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -79,34 +68,34 @@ def group_penalty(new: torch.Tensor, old: torch.Tensor, ref: torch.Tensor, size:
     return chance @ (ratio - ratio.log() - 1).mean(-1)
 
 
-def printed_objective(problem: Problem, size: int, beta: float, epsilon: float | None = None) -> Objective:
+def printed_objective(w: World, size: int, beta: float, epsilon: float | None = None) -> Objective:
     """Eq (1) for one context with certain rewards, as a function of pi_theta, [count] to a scalar."""
-    old, ref, levels = old_policy(problem), reference(problem), problem.rewards[:, None]
+    levels = w.R[:, None]
 
     def objective(new: torch.Tensor) -> torch.Tensor:
-        reward = group_rewards(new, old, levels, torch.ones_like(levels), size, epsilon)
-        return reward - beta * group_penalty(new, old, ref, size)
+        reward = group_rewards(new, w.p, levels, torch.ones_like(levels), size, epsilon)
+        return reward - beta * group_penalty(new, w.p, w.ref, size)
 
     return objective
 
 
-def reward_update(problem: Problem, size: int, rewards: torch.Tensor) -> torch.Tensor:
+def reward_update(w: World, size: int, rewards: torch.Tensor) -> torch.Tensor:
     """Gradient of the reward part of eq (1) without its clip, group by group, [rows, vocab]."""
-    p, index = groups(problem, size)
-    weighted = standardized_or_zero(rewards[index]) * rho(problem)[index]
-    return torch.einsum("g,gi,girv->rv", p, weighted, terms(problem).score[index]) / size
+    p, index = groups(w.problem, size)
+    weighted = standardized_or_zero(rewards[index]) * w.rho[index]
+    return torch.einsum("g,gi,girv->rv", p, weighted, w.s[index]) / size
 
 
-def preference_gradient(problem: Problem, size: int) -> torch.Tensor:
+def preference_gradient(w: World, size: int) -> torch.Tensor:
     """Exact gradient of the expected preference of an answer of the policy, [rows, vocab]."""
-    return policy_mean(problem, expected_preference(problem.rewards, old_policy(problem), size))[1]
+    return policy_mean(w, expected_preference(w.R, w.p, size))[1]
 
 
-def in_logits(problem: Problem, slopes: torch.Tensor) -> torch.Tensor:
+def in_logits(w: World, slopes: torch.Tensor) -> torch.Tensor:
     """A gradient in the probabilities of the answers as one in the logits, [rows, vocab]."""
-    return mean(policy(problem) * slopes, terms(problem).score)
+    return mean(w.pi * slopes, w.s)
 
 
-def kl_from_reference(problem: Problem) -> Objective:
+def kl_from_reference(w: World) -> Objective:
     """KL(pi_ref || pi) as a function of pi_theta."""
-    return lambda new: forward_kl(new.log(), reference(problem).log())
+    return lambda new: forward_kl(new.log(), w.ref.log())

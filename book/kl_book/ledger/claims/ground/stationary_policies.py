@@ -52,6 +52,75 @@ class Question(NamedTuple):
     size: int | None
     penalty: Penalty = "printed"
 
+    @property
+    def ref(self) -> torch.Tensor:
+        """pi_ref of every answer, for the formulas that are tested, [count]."""
+        return answers_of_the_reference(_world(self.reference))
+
+    @property
+    def r(self) -> torch.Tensor:
+        """Expected reward of every answer, [count]."""
+        return expected_reward(*levels_and_chances(self))
+
+    @property
+    def margins(self) -> torch.Tensor:
+        """P(o > o') - P(o' > o) of all pairs of answers, [count, count]."""
+        wins = win_rates(*levels_and_chances(self))
+        return wins - wins.T
+
+    @property
+    def gamma(self) -> float:
+        """The margin of the first answer over the second."""
+        return float(self.margins[0, 1])
+
+    def sigma(self, policy: torch.Tensor) -> torch.Tensor:
+        """Standard deviation of the reward of an answer of a policy, a scalar."""
+        levels, chances = levels_and_chances(self)
+        return reward_deviation(levels, policy, chances)
+
+    def preference(self, sampler: torch.Tensor) -> torch.Tensor:
+        """P_G(o | sampler) of every answer, [count]."""
+        levels, chances = levels_and_chances(self)
+        if self.size is None:
+            return large_group_preference(levels, sampler, chances)
+        return expected_preference(levels, sampler, self.size, chances)
+
+    def objective(self, policy: torch.Tensor, sampler: torch.Tensor) -> torch.Tensor:
+        """J(policy | q) with groups from ``sampler``; answers that are never sampled have no penalty.
+
+        Args:
+            policy: [..., count].
+            sampler: [count].
+        """
+        used = sampler > 0
+        ratio = policy[..., used] / sampler[used]
+        logp, ref_logp = policy[..., used].log(), _log_reference(self.reference)[used]
+        cost = get_estimator("k3").fn(logp, ref_logp.expand_as(logp))
+        cost = cost if self.penalty == "printed" else ratio * cost
+        return (policy * self.preference(sampler)).sum(-1) - self.beta * (sampler[used] * cost).sum(-1)
+
+    def slopes(self, policy: torch.Tensor) -> torch.Tensor:
+        """Derivative of the objective in every probability of the new policy, at the sampler, [count]."""
+        new = policy.clone().requires_grad_() if not policy.requires_grad else policy * 1.0
+        value = self.objective(new, policy)
+        (slopes,) = torch.autograd.grad(value, new, create_graph=policy.requires_grad)
+        return slopes
+
+    def not_stationary(self, policy: torch.Tensor) -> float:
+        """Error of the first-order conditions: equal slopes in use, none larger outside; a distribution."""
+        used, s = policy > 0, self.slopes(policy)
+        mean = policy @ s
+        outside = violation(*(s[~used] - mean).tolist())
+        return worst(
+            (apart(s[used], mean), outside, apart(policy.sum(), 1.0), violation(-float(policy.min())))
+        )
+
+    def could_gain(self, policy: torch.Tensor) -> float:
+        """By how much a policy on a grid is better, in groups of this one; 0 where none is."""
+        others = _simplex(len(policy), 400 if len(policy) == 2 else 40)
+        gains = self.objective(others, policy) - self.objective(policy, policy)
+        return violation(float(gains.max()))
+
 
 def question(
     reference: Sequence[float],
@@ -74,7 +143,7 @@ def right_or_wrong(rate: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 THREE = (0.5, 0.3, 0.2)
-NOISY = tuple(right_or_wrong(rate) for rate in (0.2, 0.5, 0.9))
+NOISY: tuple[Reward, ...] = tuple(right_or_wrong(rate) for rate in (0.2, 0.5, 0.9))
 
 
 @cache
@@ -94,68 +163,6 @@ def _log_reference(reference: tuple[float, ...]) -> torch.Tensor:
     return true_reference(_world(reference)).log()
 
 
-def reference_of(q: Question) -> torch.Tensor:
-    """pi_ref of every answer, for the formulas that are tested, [count]."""
-    return answers_of_the_reference(_world(q.reference))
-
-
-def expected_rewards(q: Question) -> torch.Tensor:
-    """r(o), [count]."""
-    return expected_reward(*levels_and_chances(q))
-
-
-def deviation(q: Question, policy: torch.Tensor) -> torch.Tensor:
-    """Standard deviation of the reward of an answer of a policy, a scalar."""
-    levels, chances = levels_and_chances(q)
-    return reward_deviation(levels, policy, chances)
-
-
-def margins(q: Question) -> torch.Tensor:
-    """P(o > o') - P(o' > o) of all pairs of answers, [count, count]."""
-    wins = win_rates(*levels_and_chances(q))
-    return wins - wins.T
-
-
-def preference(q: Question, sampler: torch.Tensor) -> torch.Tensor:
-    """P_G(o | sampler) of every answer, [count]."""
-    levels, chances = levels_and_chances(q)
-    if q.size is None:
-        return large_group_preference(levels, sampler, chances)
-    return expected_preference(levels, sampler, q.size, chances)
-
-
-def objective(q: Question, policy: torch.Tensor, sampler: torch.Tensor) -> torch.Tensor:
-    """J(policy | q) with groups from ``sampler``; answers that are never sampled have no penalty.
-
-    Args:
-        q: The question.
-        policy: [..., count].
-        sampler: [count].
-    """
-    seen = sampler > 0
-    ratio = policy[..., seen] / sampler[seen]
-    logp, ref_logp = policy[..., seen].log(), _log_reference(q.reference)[seen]
-    cost = get_estimator("k3").fn(logp, ref_logp.expand_as(logp))
-    cost = cost if q.penalty == "printed" else ratio * cost
-    return (policy * preference(q, sampler)).sum(-1) - q.beta * (sampler[seen] * cost).sum(-1)
-
-
-def slopes(q: Question, policy: torch.Tensor) -> torch.Tensor:
-    """Derivative of the objective in every probability of the new policy, at the sampler, [count]."""
-    new = policy.clone().requires_grad_() if not policy.requires_grad else policy * 1.0
-    value = objective(q, new, policy)
-    (found,) = torch.autograd.grad(value, new, create_graph=policy.requires_grad)
-    return found
-
-
-def not_stationary(q: Question, policy: torch.Tensor) -> float:
-    """Error of the first-order conditions: equal slopes in use, none larger outside, and a distribution."""
-    used, s = policy > 0, slopes(q, policy)
-    mean = policy @ s
-    outside = violation(*(s[~used] - mean).tolist())
-    return worst((apart(s[used], mean), outside, apart(policy.sum(), 1.0), violation(-float(policy.min()))))
-
-
 @cache
 def _simplex(count: int, steps: int) -> torch.Tensor:
     """Distributions on a grid, all of them inside, [points, count]."""
@@ -167,19 +174,13 @@ def _simplex(count: int, steps: int) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64) / steps
 
 
-def could_gain(q: Question, policy: torch.Tensor) -> float:
-    """By how much a policy on a grid is better than this one, in groups of this one; 0 where none is."""
-    others = _simplex(len(policy), 400 if len(policy) == 2 else 40)
-    return violation(float((objective(q, others, policy) - objective(q, policy, policy)).max()))
-
-
 def _embedded(q: Question, used: tuple[int, ...], inside: torch.Tensor) -> torch.Tensor:
     return torch.zeros(len(q.reference), dtype=torch.float64).index_add(0, torch.tensor(used), inside)
 
 
 def _pull(q: Question, used: tuple[int, ...], inside: torch.Tensor) -> torch.Tensor:
     """pi times (slope minus mean slope) of the answers in use, [used]."""
-    s = slopes(q, _embedded(q, used, inside))[list(used)]
+    s = q.slopes(_embedded(q, used, inside))[list(used)]
     return inside * (s - inside @ s)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -11,11 +12,8 @@ from kl_book.ledger.claims.ground.stationary_policies import (
     Penalty,
     Question,
     Reward,
-    margins,
     question,
-    reference_of,
     right_or_wrong,
-    slopes,
 )
 
 WIDEST = 30.0  # log-odds between which a policy is looked for
@@ -27,10 +25,9 @@ BETAS = (0.1, 1.0)
 CERTAIN: tuple[Reward, Reward] = (1.0, 0.0)
 CHECKED: tuple[Reward, Reward] = (right_or_wrong(0.9), right_or_wrong(0.1))
 GRADED: tuple[Reward, Reward] = (((0.0, 1.0, 2.0), (0.2, 0.3, 0.5)), ((0.0, 1.0, 3.0), (0.5, 0.3, 0.2)))
-LARGE, RARELY = 1000.0, 0.01
-RARE: tuple[Reward, Reward] = (((1.0, LARGE), (1.0 - RARELY, RARELY)), 0.0)
+RARE: tuple[Reward, Reward] = (((1.0, 1000.0), (0.99, 0.01)), 0.0)
+KINDS = (CERTAIN, CHECKED, GRADED)
 NEARLY_ZERO = 1e-12
-CERTAIN_ONLY = "the question has deterministic rewards"
 
 
 def pair(
@@ -51,6 +48,17 @@ def weighted(
     return pair(ref, beta, rewards, size, "weighted")
 
 
+def pairs(
+    *rewards: tuple[Reward, Reward],
+    refs: Sequence[float] = REFERENCES,
+    betas: Sequence[float] = BETAS,
+    size: int | None = 2,
+    penalty: Penalty = "printed",
+) -> list[Question]:
+    """A question for every reference, coefficient and pair of rewards, in this order."""
+    return [pair(*case, size, penalty) for case in itertools.product(refs, betas, rewards)]
+
+
 def with_odds(log_odds: float) -> torch.Tensor:
     """(pi(a), pi(b)), both to full precision."""
     odds = torch.tensor([log_odds, -log_odds], dtype=torch.float64)
@@ -59,7 +67,7 @@ def with_odds(log_odds: float) -> torch.Tensor:
 
 def lead(q: Question, log_odds: float) -> float:
     """Slope of answer a minus that of b where the sampler is the policy itself."""
-    a, b = slopes(q, with_odds(log_odds)).tolist()
+    a, b = q.slopes(with_odds(log_odds)).tolist()
     return a - b
 
 
@@ -101,16 +109,6 @@ def all_stationary_pairs(q: Question, step: float = 1.0) -> tuple[torch.Tensor, 
 def answer_a(q: Question) -> float:
     """pi(a) of the stationary policy, from the slopes of the objective."""
     return float(stationary_pair(q)[0])
-
-
-def margin(q: Question) -> float:
-    """gamma."""
-    return float(margins(q)[0, 1])
-
-
-def ref_a(q: Question) -> float:
-    """pi_ref(a)."""
-    return float(reference_of(q)[0])
 
 
 def eq14(ratio: float, ref: float) -> float:

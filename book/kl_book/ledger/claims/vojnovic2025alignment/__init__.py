@@ -6,7 +6,6 @@ from kl_book.ledger.claims.vojnovic2025alignment import (  # noqa: F401 - a sect
     binary,
     first_order,
     large_groups,
-    others,
     penalty,
     preferences,
     stationary,

@@ -4,133 +4,108 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 import sympy
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.best_policies import not_best, reference
-from kl_book.ledger.claims.ground.errors import apart, less, violation, worst
-from kl_book.ledger.claims.ground.group_objective import policy, preference_gradient, reward_update
+from kl_book.ledger.claims.comparisons import Found, at_most, less, printed, same
+from kl_book.ledger.claims.ground.best_policies import not_best
+from kl_book.ledger.claims.ground.group_objective import preference_gradient, reward_update
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
-from kl_book.ledger.claims.ground.worlds import (
-    bandits,
-    few_sampled_elsewhere,
-    trees,
-)
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, trees, worlds
 
-SIZES = (2, 3, 4)
 BETAS = (0.3, 1.0, 4.0)
 
 
-@claim("VY-eq2")
-def the_advantage_is_a_standardized_reward() -> Iterator[Found]:
+@claim("VY-eq2", over=each(lambda: (*bandits()[:6], trees()[0])))
+def the_advantage_is_a_standardized_reward(w: World) -> Iterator[Found]:
     """Over its group it has mean 0 and mean square 1, and it is 0 where all rewards agree."""
-    errors = []
-    for problem in (*bandits()[:6], trees()[0]):
-        for size in SIZES:
-            rewards = problem.rewards[groups(problem, size)[1]]
-            a, agree = standardized_or_zero(rewards), (rewards == rewards[:, :1]).all(-1)
-            errors += [apart(a.mean(-1), 0.0), apart(a.square().mean(-1), 1.0 - agree.double())]
-            gap = rewards[:, :1] - rewards[:, 1:2]
-            errors.append(violation(-float((gap * (a[:, :1] - a[:, 1:2])).min())))
-    yield from each_form(worst(errors))
+    for size in (2, 3, 4):
+        rewards = w.R[groups(w.problem, size)[1]]
+        a, agree = standardized_or_zero(rewards), (rewards == rewards[:, :1]).all(-1)
+        yield same(a.mean(-1), 0.0)
+        yield same(a.square().mean(-1), 1.0 - agree.double())
+        yield at_most(0.0, (rewards[:, 0] - rewards[:, 1]) * (a[:, 0] - a[:, 1]))
 
 
-@claim("VY-eq2-pairwise")
-def the_advantage_from_pairs() -> Iterator[Found]:
+@claim("VY-eq2-pairwise", over=lambda: range(2, 6))
+def the_advantage_from_pairs(size: int) -> Iterator[Found]:
     """Numerator and squared denominator of both forms are the same polynomials, for G = 2 to 5."""
-    errors = []
-    for size in range(2, 6):
-        r = sympy.symbols(f"r1:{size + 1}")
-        average = sum(r) / sympy.Integer(size)
-        variance = sum((x - average) ** 2 for x in r) / size
-        pairs = sum((x - y) ** 2 for x in r for y in r) / sympy.Integer(2 * size**2)
-        differences = [variance - pairs]
-        differences += [x - average - sum(x - y for y in r) / sympy.Integer(size) for x in r]
-        errors += [float(sympy.expand(d) != 0) for d in differences]
-    yield from each_form(worst(errors))
+    r = sympy.symbols(f"r1:{size + 1}")
+    average = sum(r) / sympy.Integer(size)
+    variance = sum((x - average) ** 2 for x in r) / size
+    pairs = sum((x - y) ** 2 for x in r for y in r) / sympy.Integer(2 * size**2)
+    numerators = [x - average - sum(x - y for y in r) / sympy.Integer(size) for x in r]
+    yield from (printed(sympy.expand(d) != 0) for d in (variance - pairs, *numerators))
 
 
-@claim("VY-eq2-invariance")
-def shift_and_scale_do_not_matter() -> Iterator[Found]:
+@claim("VY-eq2-invariance", over=each(few_sampled_elsewhere))
+def shift_and_scale_do_not_matter(w: World) -> Iterator[Found]:
     """Advantages of 3 r - 7 are those of r, and so is the update; those of -r have the other sign."""
-    errors = []
-    for problem in few_sampled_elsewhere():
-        for size in (2, 3):
-            index, changed = groups(problem, size)[1], 3 * problem.rewards - 7
-            errors.append(
-                apart(standardized_or_zero(problem.rewards[index]), standardized_or_zero(changed[index]))
-            )
-            update = reward_update(problem, size, changed)
-            errors.append(apart(update, preference_gradient(problem, size)))
-    yield from each_form(worst(errors))
+    changed = 3 * w.R - 7
+    for size in (2, 3):
+        index = groups(w.problem, size)[1]
+        yield same(standardized_or_zero(w.R[index]), standardized_or_zero(changed[index]))
+        yield same(reward_update(w, size, changed), preference_gradient(w, size))
 
 
 # section 1.1: RLHF and NLHF
 
 
-def _rlhf(problem: Problem, beta: float) -> torch.Tensor:
+def _rlhf(w: World, beta: float) -> torch.Tensor:
     """Eq (4), [count]."""
-    weight = reference(problem) * (problem.rewards / beta).exp()
+    weight = w.ref * (w.R / beta).exp()
     return weight / weight.sum()
 
 
-def _not_the_best_of_rlhf(problem: Problem, beta: float, best: torch.Tensor) -> float:
-    """Error of "no policy has a larger E[r] - beta KL, and the world's own loses beta KL to it"."""
-    r, log_q = problem.rewards, reference(problem).log()
-    value = exact(lambda p, q: p.exp() @ r - beta * reverse_kl(p, q), problem)[0]
-    lost = best @ r - beta * reverse_kl(best.log(), log_q) - value
-    return worst(
-        (
-            not_best(best, lambda p: p @ r - beta * reverse_kl(p.log(), log_q)),
-            apart(lost, beta * reverse_kl(policy(problem).log(), best.log())),
-        )
-    )
+def _is_best_of_rlhf(w: World, beta: float, best: torch.Tensor) -> Iterator[Found]:
+    """No policy has a larger E[r] - beta KL, and the world's own loses beta KL to it."""
+    log_q = w.ref.log()
+    value = exact(lambda p, q: p.exp() @ w.R - beta * reverse_kl(p, q), w.problem)[0]
+    lost = best @ w.R - beta * reverse_kl(best.log(), log_q) - value
+    yield printed(not_best(best, lambda p: p @ w.R - beta * reverse_kl(p.log(), log_q)))
+    yield same(lost, beta * reverse_kl(w.pi.log(), best.log()))
 
 
-@claim("VY-eq3")
-def the_best_policy_of_rlhf() -> Iterator[Found]:
+@claim("VY-eq3", over=each(worlds))
+def the_best_policy_of_rlhf(w: World) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL than ref exp(r/beta)/Z; the policy tried loses beta KL."""
-    errors = []
-    for problem in (*bandits(), *trees()):
-        errors += [_not_the_best_of_rlhf(problem, beta, _rlhf(problem, beta)) for beta in BETAS]
-    yield from each_form(worst(errors), number=", ".join(map(str, BETAS)))
+    for beta in BETAS:
+        yield from _is_best_of_rlhf(w, beta, _rlhf(w, beta))
 
 
-@claim("VY-eq4-pooling")
-def the_best_policy_is_a_logarithmic_pool() -> Iterator[Found]:
+@claim("VY-eq4-pooling", over=each(worlds))
+def the_best_policy_is_a_logarithmic_pool(w: World) -> Iterator[Found]:
     """The product ref softmax(r)^(1/beta), normalized, is eq (4) and the best policy."""
-    errors = []
-    for problem in (*bandits(), *trees()):
-        for beta in BETAS:
-            pool = reference(problem) * problem.rewards.softmax(-1) ** (1 / beta)
-            pool = pool / pool.sum()
-            errors += [apart(pool, _rlhf(problem, beta)), _not_the_best_of_rlhf(problem, beta, pool)]
-    yield from each_form(worst(errors))
+    for beta in BETAS:
+        pool = w.ref * w.R.softmax(-1) ** (1 / beta)
+        pool = pool / pool.sum()
+        yield same(pool, _rlhf(w, beta))
+        yield from _is_best_of_rlhf(w, beta, pool)
 
 
-def _comparisons(problem: Problem) -> torch.Tensor:
+def _wins(w: World) -> torch.Tensor:
     """P(o > o') with a part that follows the rewards and one that goes in circles, [count, count]."""
-    r, place = problem.rewards, torch.arange(len(problem.rewards), dtype=torch.float64)
+    place = torch.arange(len(w.R), dtype=torch.float64)
     circle = torch.sin(2 * math.pi * (place[:, None] - place) / len(place))
-    return torch.sigmoid(r[:, None] - r + 2 * circle)
+    return torch.sigmoid(w.R[:, None] - w.R + 2 * circle)
 
 
-def _mirror_descent(problem: Problem, beta: float, start: torch.Tensor, steps: int = 150) -> torch.Tensor:
+def _mirror_descent(w: World, beta: float, start: torch.Tensor, steps: int = 150) -> torch.Tensor:
     """Mirror ascent on the payoff against itself, in steps of 0.2/beta, [count]."""
-    wins, log_q, log_p = _comparisons(problem), reference(problem).log(), start.log()
+    wins, log_q, log_p = _wins(w), w.ref.log(), start.log()
     for _ in range(steps):
         log_p = (0.8 * log_p + 0.2 * (log_q + wins @ log_p.exp() / beta)).log_softmax(-1)
     return log_p.exp()
 
 
-def _nash_md(problem: Problem, beta: float, steps: int) -> torch.Tensor:
+def _nash_md(w: World, beta: float, steps: int) -> torch.Tensor:
     """Nash-MD of Munos et al., with falling steps: from a mixture with the reference and against it."""
-    wins, log_q = _comparisons(problem), reference(problem).log()
+    wins, log_q = _wins(w), w.ref.log()
     log_p = log_q
     for step in range(steps):
         share = 2 / (step + 2)
@@ -139,52 +114,41 @@ def _nash_md(problem: Problem, beta: float, steps: int) -> torch.Tensor:
     return log_p.exp()
 
 
-def _payoff(problem: Problem, beta: float, p: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _payoff(w: World, beta: float, p: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Eq (5) for one context."""
-    log_q = reference(problem).log()
-    return (
-        p @ _comparisons(problem) @ other
-        - beta * reverse_kl(p.log(), log_q)
-        + beta * reverse_kl(other.log(), log_q)
-    )
+    costs = (reverse_kl(x.log(), w.ref.log()) for x in (p, other))
+    return p @ _wins(w) @ other - beta * next(costs) + beta * next(costs)
 
 
-def _has_a_better_reply(problem: Problem, beta: float, p: torch.Tensor) -> float:
-    """Error of "no policy has a larger payoff against p than p, and the world's own loses beta KL"."""
-    value = exact(lambda a, b: a.exp() @ _comparisons(problem) @ p - beta * reverse_kl(a, b), problem)[0]
-    own = p @ _comparisons(problem) @ p - beta * reverse_kl(p.log(), reference(problem).log())
-    lost = apart(own - value, beta * reverse_kl(policy(problem).log(), p.log()))
-    return worst((not_best(p, lambda x: _payoff(problem, beta, x, p)), lost))
+def _is_best_reply(w: World, beta: float, p: torch.Tensor) -> Iterator[Found]:
+    """No policy has a larger payoff against p than p, and the world's own loses beta KL."""
+    value = exact(lambda a, b: a.exp() @ _wins(w) @ p - beta * reverse_kl(a, b), w.problem)[0]
+    own = p @ _wins(w) @ p - beta * reverse_kl(p.log(), w.ref.log())
+    yield printed(not_best(p, lambda x: _payoff(w, beta, x, p)))
+    yield same(own - value, beta * reverse_kl(w.pi.log(), p.log()))
 
 
-@claim("VY-eq5")
-def the_equilibrium_is_a_tilted_reference() -> Iterator[Found]:
+@claim("VY-eq5", over=each(bandits))
+def the_equilibrium_is_a_tilted_reference(w: World) -> Iterator[Found]:
     """A policy that solves the printed equation is a best reply to itself, and both payoffs add up to 1."""
-    errors = []
-    for problem in bandits():
-        for beta in BETAS[:2]:
-            p = _mirror_descent(problem, beta, policy(problem))
-            tilted = reference(problem) * (_comparisons(problem) @ p / beta).exp()
-            errors.append(apart(p, tilted / tilted.sum()))
-            errors.append(_has_a_better_reply(problem, beta, p))
-            here, q = policy(problem), reference(problem)
-            errors.append(apart(_payoff(problem, beta, here, q) + _payoff(problem, beta, q, here), 1.0))
-    yield from each_form(worst(errors))
+    for beta in BETAS[:2]:
+        p = _mirror_descent(w, beta, w.pi)
+        tilted = w.ref * (_wins(w) @ p / beta).exp()
+        yield same(p, tilted / tilted.sum())
+        yield from _is_best_reply(w, beta, p)
+        yield same(_payoff(w, beta, w.pi, w.ref) + _payoff(w, beta, w.ref, w.pi), 1.0)
 
 
-@claim("VY-nlhf-unique")
-def one_equilibrium_that_mirror_descent_finds() -> Iterator[Found]:
+@claim("VY-nlhf-unique", over=lambda: product(each(*bandits()[3:])(), BETAS[:2]))
+def one_equilibrium_that_mirror_descent_finds(case: tuple[World, float]) -> Iterator[Found]:
     """Between two policies the payoff's slope falls by beta times both KLs, and all starts end alike."""
-    errors = []
-    for problem in bandits()[3:]:
-        here, q, wins = policy(problem), reference(problem), _comparisons(problem)
-        there, back = (exact(f, problem)[0] for f in (reverse_kl, lambda a, b: reverse_kl(b, a)))
-        for beta in BETAS[:2]:
-            slopes = [wins @ x - beta * (x / q).log() for x in (here, q)]
-            errors.append(apart((here - q) @ (slopes[0] - slopes[1]), -beta * (there + back)))
-            one, other = (_mirror_descent(problem, beta, start) for start in (here, here.flip(0)))
-            errors.append(apart(one, other))
-            errors.append(_has_a_better_reply(problem, beta, one))
-            left = [float(reverse_kl(one.log(), _nash_md(problem, beta, n).log())) for n in (50, 200)]
-            errors += [violation(left[1] - 8 / beta**2 / 201), less(left[1], left[0] / 4, by=0.0)]
-    yield from each_form(worst(errors))
+    w, beta = case
+    slopes = [_wins(w) @ x - beta * (x / w.ref).log() for x in (w.pi, w.ref)]
+    back = exact(lambda a, b: reverse_kl(b, a), w.problem)[0]
+    yield same((w.pi - w.ref) @ (slopes[0] - slopes[1]), -beta * (w.kl + back))
+    one, other = (_mirror_descent(w, beta, start) for start in (w.pi, w.pi.flip(0)))
+    yield same(one, other)
+    yield from _is_best_reply(w, beta, one)
+    at_50, at_200 = (float(reverse_kl(one.log(), _nash_md(w, beta, n).log())) for n in (50, 200))
+    yield at_most(at_200, 8 / beta**2 / 201)
+    yield less(at_200, at_50 / 4, by=0.0)

@@ -8,97 +8,91 @@ from itertools import product
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.best_policies import Objective, reference, simplex_slopes
-from kl_book.ledger.claims.ground.errors import apart, differs, less, violation, worst
+from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
+from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.group_objective import (
     group_penalty,
     group_rewards,
     in_logits,
     kl_from_reference,
-    policy,
     printed_objective,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference, large_group_preference
-from kl_book.ledger.claims.ground.worlds import (
-    bandits,
-    two_policies,
-)
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.worlds import bandits
 
 EPSILON = 0.2
 BETA = 0.04
+RIGHT = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
 
-def _first_order(problem: Problem, beta: float, size: int) -> torch.Tensor:
+def _bisected(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """The two neighboring floats between which ``above`` turns from true to false."""
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if above(middle) else (low, middle)
+    return low, high
+
+
+def _first_order(w: World, beta: float, size: int) -> torch.Tensor:
     """A policy with (1 - (P_G - E P_G)/beta) pi = ref, found by damped steps, [count]."""
-    p, ref = reference(problem), reference(problem)
+    p = w.ref
     for _ in range(60):
-        preference = expected_preference(problem.rewards, p, size)
-        pairs = list(zip(ref.tolist(), preference.tolist(), strict=True))
-        low, high = float(preference.max()), float(preference.max()) + beta
-        while low < (middle := (low + high) / 2) < high:
-            above = sum(q / (middle - x) for q, x in pairs) > 1 / beta
-            low, high = (middle, high) if above else (low, middle)
-        p = (p + beta * ref / (high - preference)) / 2
+        preference = expected_preference(w.R, p, size)
+        pairs = list(zip(w.ref.tolist(), preference.tolist(), strict=True))
+
+        def above(x: float, pairs: list[tuple[float, float]] = pairs) -> bool:
+            return sum(q / (x - advantage) for q, advantage in pairs) > 1 / beta
+
+        most = float(preference.max())
+        _, multiplier = _bisected(above, most, most + beta)
+        p = (p + beta * w.ref / (multiplier - preference)) / 2
     return p / p.sum()
 
 
-def _settled() -> Iterator[tuple[Problem, float, int]]:
-    """Bandits at the policy that solves eq (11), with beta and the size of groups."""
-    for problem in bandits()[3:5]:
-        for beta, size in ((1.0, 2), (0.5, 3)):
-            yield problem._replace(logits=_first_order(problem, beta, size).log()[None]), beta, size
-
-
-@claim("VY-1.2-scaling")
-def the_reference_is_scaled_by_the_preference() -> Iterator[Found]:
+@claim("VY-1.2-scaling", over=lambda: product(each(*bandits()[3:5])(), ((1.0, 2), (0.5, 3))))
+def the_reference_is_scaled_by_the_preference(case: tuple[World, tuple[float, int]]) -> Iterator[Found]:
     """Where the gradient of eq (1) vanishes, pi / ref rises with P_G, as 1/(1 - x) and not as exp(x)."""
-    errors = []
-    for problem, beta, size in _settled():
-        slopes = simplex_slopes(printed_objective(problem, size, beta), policy(problem))
-        errors.append(apart(slopes, slopes.mean()))
-        x = expected_preference(problem.rewards, policy(problem), size)
-        x = (x - policy(problem) @ x) / beta
-        scale = policy(problem) / reference(problem)
-        errors.append(apart(in_logits(problem, beta * x - beta * (1 - 1 / scale)), 0.0))
-        order = x.argsort()
-        errors.append(violation(1e-6 - float(scale[order].diff().min())))
-        pool = x.exp() * reference(problem)
-        errors.append(differs(pool / pool.sum(), policy(problem)))
-    yield from each_form(worst(errors))
+    start, (beta, size) = case
+    w = start.replace(logits=_first_order(start, beta, size).log()[None])
+    slopes = simplex_slopes(printed_objective(w, size, beta), w.pi)
+    yield same(slopes, slopes.mean())
+    x = expected_preference(w.R, w.pi, size)
+    x = (x - w.pi @ x) / beta
+    scale = w.pi / w.ref
+    yield same(in_logits(w, beta * x - beta * (1 - 1 / scale)), 0.0)
+    yield at_most(1e-6, scale[x.argsort()].diff())
+    pool = x.exp() * w.ref
+    yield differs(pool / pool.sum(), w.pi)
 
 
 Gap = Callable[[float], float]
 
 
 def _balance(gap: Gap, ref: float, beta: float) -> float:
-    """The probability of the better of two answers that solves eq (11), by bisection between ref and 1.
+    """The probability of the better of two answers that solves eq (11), between ref and 1.
 
     ``gap``: P_G of the better answer minus that of the other, where the better one has the probability x.
     """
-    low, high = ref, 1.0
-    while low < (middle := (low + high) / 2) < high:
-        above = gap(middle) > beta * (middle - ref) / (middle * (1 - middle))
-        low, high = (middle, high) if above else (low, middle)
-    return low
+    return _bisected(lambda x: gap(x) > beta * (x - ref) / (x * (1 - x)), ref, 1.0)[0]
 
 
-def _pair(x: float, ref: float) -> Problem:
+def _probabilities(x: float) -> torch.Tensor:
+    return torch.tensor([x, 1 - x], dtype=torch.float64)
+
+
+def _pair(x: float, ref: float) -> World:
     """Two answers with rewards 1 and 0, sampled from the policy itself."""
-    rewards = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    return two_policies((x, 1 - x), (ref, 1 - ref))._replace(rewards=rewards)
+    return two((x, 1 - x), (ref, 1 - ref)).replace(rewards=RIGHT)
 
 
 def _certain(size: int | None) -> Gap:
     """The gap of rewards 1 and 0 in groups of this size, None for the limit of large ones."""
-    rewards = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
     def gap(x: float) -> float:
-        p = torch.tensor([x, 1 - x], dtype=torch.float64)
-        found = large_group_preference(rewards, p) if size is None else expected_preference(rewards, p, size)
-        return float(found[0] - found[1])
+        p = _probabilities(x)
+        a, b = large_group_preference(RIGHT, p) if size is None else expected_preference(RIGHT, p, size)
+        return float(a - b)
 
     return gap
 
@@ -106,17 +100,15 @@ def _certain(size: int | None) -> Gap:
 @claim("VY-1.2-practice")
 def at_the_default_the_reward_decides() -> Iterator[Found]:
     """At beta = 0.04 the better of two answers gets more than half, whatever the reference gave it."""
-    errors, lowest = [], 1.0
+    shares = []
     for ref, size in product((0.01, 0.1, 0.5), (2, 8, None)):
         x = _balance(_certain(size), ref, BETA)
-        lowest = min(lowest, x)
-        errors.append(less(0.5, x))
+        shares.append(x)
+        yield less(0.5, x)
         if size == 2:
-            slopes = simplex_slopes(printed_objective(_pair(x, ref), size, BETA), policy(_pair(x, ref)))
-            errors.append(apart(slopes[0], slopes[1]))
-    narrow = {margin: _balance(lambda x, m=margin: m, 0.1, BETA) for margin in (0.05, 0.2)}  # type: ignore[misc]
-    said = " and ".join(f"{x:.2f} at a margin of {margin}" for margin, x in narrow.items())
-    yield from each_form(worst(errors), lowest=lowest, said=said)
+            yield same(_push(x, ref, BETA), 0.0)
+    narrow, wide = (_balance(lambda _, gap=gap: gap, 0.1, BETA) for gap in (0.05, 0.2))  # type: ignore[misc]
+    yield numbers(lowest=min(shares), narrow=narrow, wide=wide)
 
 
 REFERENCES, RATIOS = (0.001, 0.01, 0.1, 0.5), (0.04, 0.3, 0.7, 1.0, 1.5)
@@ -144,60 +136,58 @@ def _curvature(f: Objective, at: torch.Tensor) -> float:
 
 def _noisy_pair(x: float, ref: float, beta: float) -> Objective:
     """Eq (1) for two answers that are right with 0.55 and 0.45, groups of two sampled with x."""
-    old, q = (torch.tensor([p, 1 - p], dtype=torch.float64) for p in (x, ref))
-    levels = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-    chances = torch.tensor([[0.55, 0.45], [0.45, 0.55]], dtype=torch.float64)
+    old, q = _probabilities(x), _probabilities(ref)
+    levels = torch.stack([RIGHT, RIGHT])
+    chances = torch.stack([_probabilities(0.55), _probabilities(0.45)])
     return lambda new: group_rewards(new, old, levels, chances, 2) - beta * group_penalty(new, old, q, 2)
 
 
 def _push(x: float, ref: float, beta: float) -> float:
     """Where the gradient of eq (1) pushes the first of two answers that the policy itself samples."""
-    problem = _pair(x, ref)
-    slopes = simplex_slopes(printed_objective(problem, 2, beta), policy(problem))
-    return float(slopes[0] - slopes[1])
+    w = _pair(x, ref)
+    a, b = simplex_slopes(printed_objective(w, 2, beta), w.pi)
+    return float(a - b)
 
 
-def _with_forward_kl(problem: Problem, beta: float) -> Objective:
+def _with_forward_kl(w: World, beta: float) -> Objective:
     """Eq (1) with beta KL(ref || pi) in the place of its penalty."""
-    reward, kl = printed_objective(problem, 2, 0.0), kl_from_reference(problem)
+    reward, kl = printed_objective(w, 2, 0.0), kl_from_reference(w)
     return lambda new: reward(new) - beta * kl(new)
 
 
 @claim("VY-1.3-stationary")
 def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
     """Where eq (11) holds the gradient on the simplex vanishes; other policies may have more, nearby too."""
-    against, corrected, lowest = [], [], []
+    against, minima = [], []
     for ref, beta in product(REFERENCES, RATIOS):
         x = _balance(lambda _: 1.0, ref, beta)
-        problem = _pair(x, ref)
-        p, q, f = policy(problem), reference(problem), printed_objective(problem, 2, beta)
-        slopes = simplex_slopes(f, p)
-        corrected.append(apart(slopes, slopes @ p))
-        corrected.append(violation(_best_gain(_with_forward_kl(problem, beta), p, _candidates(x, ref))[0]))
-        corrected += [violation(_push(0.9 * x + 0.1, ref, beta)), violation(-_push(0.9 * x, ref, beta))]
-        curvature = -beta * float(((2 * q - p) / p**2).sum())
-        corrected.append(apart(_curvature(f, p) / curvature, 1.0))
-        objectives = (f, printed_objective(problem, 2, beta, EPSILON))
-        against.append(min(_best_gain(j, p, _candidates(x, ref))[0] for j in objectives) > 1e-9)
-        lowest.append(curvature > 0)
-    pair = _pair(_balance(lambda _: 1.0, 0.01, 0.7), 0.01)
-    x, bend = float(policy(pair)[0]), _curvature(printed_objective(pair, 2, 0.7), policy(pair))
-    gain, better = _best_gain(printed_objective(pair, 2, 0.7), policy(pair), _candidates(x, 0.01))
+        w, others = _pair(x, ref), _candidates(x, ref)
+        f = printed_objective(w, 2, beta)
+        slopes = simplex_slopes(f, w.pi)
+        yield same(slopes, slopes @ w.pi, "corrected")
+        yield at_most(_best_gain(_with_forward_kl(w, beta), w.pi, others)[0], 0.0, "corrected")
+        yield at_most(_push(0.9 * x + 0.1, ref, beta), 0.0, "corrected")
+        yield at_most(0.0, _push(0.9 * x, ref, beta), "corrected")
+        curvature = -beta * float(((2 * w.ref - w.pi) / w.pi**2).sum())
+        yield same(_curvature(f, w.pi) / curvature, 1.0, "corrected")
+        gains = (_best_gain(j, w.pi, others)[0] for j in (f, printed_objective(w, 2, beta, EPSILON)))
+        against.append(min(gains) > 1e-9)
+        minima.append(curvature > 0)
+    yield printed(share_of_cases(against))
+    yield numbers(against=sum(against), settings=len(against), minima=sum(minima))
+    yield numbers(**_at_a_minimum(), **_left_on_old_samples())
+
+
+def _at_a_minimum() -> dict[str, float]:
+    """Beta 0.7 and a reference of 0.01: the policy of eq (14), the curvature there, and a better policy."""
+    w = _pair(_balance(lambda _: 1.0, 0.01, 0.7), 0.01)
+    f, x = printed_objective(w, 2, 0.7), float(w.pi[0])
+    gain, better = _best_gain(f, w.pi, _candidates(x, 0.01))
+    return {"x": x, "bend": _curvature(f, w.pi), "gain": gain, "better": better}
+
+
+def _left_on_old_samples() -> dict[str, float]:
+    """A noisy grader: the policy of eq (14), and a better one on samples of it."""
     y = _balance(lambda _: 0.1, 0.01, BETA)
-    start = torch.tensor([y, 1 - y], dtype=torch.float64)
-    lost, where = _best_gain(_noisy_pair(y, 0.01, BETA), start, _candidates(y, 0.01))
-    yield from each_form(
-        share_of_cases(against),
-        worst(corrected),
-        x=x,
-        bend=bend,
-        better=better,
-        gain=gain,
-        sum_of_against=sum(against),
-        number_of_against=len(against),
-        sum_of_lowest=sum(lowest),
-        BETA=BETA,
-        y=y,
-        lost=lost,
-        where=where,
-    )
+    lost, where = _best_gain(_noisy_pair(y, 0.01, BETA), _probabilities(y), _candidates(y, 0.01))
+    return {"y": y, "lost": lost, "where": where}

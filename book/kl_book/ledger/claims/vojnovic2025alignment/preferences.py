@@ -9,18 +9,15 @@ from itertools import pairwise
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, less, relative, violation, worst
+from kl_book.ledger.claims.comparisons import Found, at_most, differs, in_forms, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.group_objective import (
     group_rewards,
-    old_policy,
-    policy,
     policy_mean,
     preference_gradient,
     reward_update,
 )
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
-from kl_book.ledger.claims.ground.off_policy import average, rho, times_score
 from kl_book.ledger.claims.ground.preferences import (
     expected_preference,
     expected_reward,
@@ -29,91 +26,68 @@ from kl_book.ledger.claims.ground.preferences import (
     ways_to_draw,
     win_rates,
 )
-from kl_book.ledger.claims.ground.sums import terms
-from kl_book.ledger.claims.ground.worlds import (
-    bandits,
-    few_sampled_elsewhere,
-    sampled_elsewhere,
-    three_policies,
-    trees,
-)
-from kl_companion.tabular import Problem
+from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere, worlds
 
-SIZES = (2, 3, 4)
-Rewards = tuple[torch.Tensor, torch.Tensor]
+Rewarded = tuple[World, torch.Tensor, torch.Tensor]
 
 
-def _random_rewards(problem: Problem) -> Iterator[Rewards]:
+def _random_rewards(w: World) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Levels and chances, [count, levels]: certain rewards, right or wrong, and two grades."""
-    r = problem.rewards
-    yield r[:, None], torch.ones_like(r)[:, None]
-    right = torch.sigmoid(r)
+    yield w.R[:, None], torch.ones_like(w.R)[:, None]
+    right = torch.sigmoid(w.R)
     chances = torch.stack([1 - right, right], dim=1)
-    yield torch.tensor([0.0, 1.0], dtype=torch.float64).expand(len(r), 2), chances
-    yield torch.stack([r - 1, r + 0.5], dim=1), chances.flip(1)
+    yield torch.tensor([0.0, 1.0], dtype=torch.float64).expand(len(w.R), 2), chances
+    yield torch.stack([w.R - 1, w.R + 0.5], dim=1), chances.flip(1)
 
 
-def _enumerable(size: int) -> Iterator[tuple[Problem, torch.Tensor, torch.Tensor]]:
+def _enumerable(size: int) -> Iterator[Rewarded]:
     """Worlds that another policy samples, with rewards whose groups are quickly enumerated."""
-    for problem in (*few_sampled_elsewhere(), *bandits()[:4]):
-        for levels, chances in _random_rewards(problem):
+    for w in each(few_sampled_elsewhere, *bandits()[:4])():
+        for levels, chances in _random_rewards(w):
             if levels.numel() ** size <= 1300:
-                yield problem, levels, chances
+                yield w, levels, chances
 
 
-@claim("VY-2.1-R")
-def the_reward_part_is_an_expected_preference() -> Iterator[Found]:
+@claim("VY-2.1-R", over=lambda: (2, 3, 4))
+def the_reward_part_is_an_expected_preference(size: int) -> Iterator[Found]:
     """The mean over all groups of weighted advantages is the expected P_G of an answer of the policy."""
-    errors = []
-    for size in SIZES:
-        for problem, levels, chances in _enumerable(size):
-            whole = group_rewards(policy(problem), old_policy(problem), levels, chances, size)
-            preference = expected_preference(levels, old_policy(problem), size, chances)
-            errors.append(apart(whole, policy_mean(problem, preference)[0]))
-            errors.append(apart(old_policy(problem) @ preference, 0.0))
-    yield from each_form(worst(errors))
+    for w, levels, chances in _enumerable(size):
+        preference = expected_preference(levels, w.p, size, chances)
+        yield same(group_rewards(w.pi, w.p, levels, chances, size), policy_mean(w, preference)[0])
+        yield same(w.p @ preference, 0.0)
 
 
-@claim("VY-G2-sign")
-def advantages_of_two_are_signs() -> Iterator[Found]:
+@claim("VY-G2-sign", over=each(worlds))
+def advantages_of_two_are_signs(w: World) -> Iterator[Found]:
     """A_1 = sign(r_1 - r_2) = -A_2 for every pair."""
-    errors = []
-    for problem in (*bandits(), *trees()):
-        rewards = problem.rewards[groups(problem, 2)[1]]
-        sign = (rewards[:, 0] - rewards[:, 1]).sign()
-        errors.append(apart(standardized_or_zero(rewards), torch.stack([sign, -sign], dim=1)))
-    yield from each_form(worst(errors))
+    rewards = w.R[groups(w.problem, 2)[1]]
+    sign = (rewards[:, 0] - rewards[:, 1]).sign()
+    yield same(standardized_or_zero(rewards), torch.stack([sign, -sign], dim=1))
 
 
-@claim("VY-G2-invariant")
-def two_rewards_count_by_their_order() -> Iterator[Found]:
+@claim("VY-G2-invariant", over=each(few_sampled_elsewhere))
+def two_rewards_count_by_their_order(w: World) -> Iterator[Found]:
     """Another increasing scale of the rewards leaves every pair's advantages and the update as they are."""
-    errors = []
-    for problem in few_sampled_elsewhere():
-        stretched = problem.rewards.exp() + 5 * problem.rewards**3
-        index = groups(problem, 2)[1]
-        errors.append(apart(*(standardized_or_zero(r[index]) for r in (problem.rewards, stretched))))
-        errors.append(apart(reward_update(problem, 2, stretched), preference_gradient(problem, 2)))
-        if len(problem.rewards) > 2:
-            a, b = (reward_update(problem, 3, r) for r in (problem.rewards, stretched))
-            errors.append(differs(a, b))  # in groups of three sizes do matter
-    yield from each_form(worst(errors))
+    stretched, index = w.R.exp() + 5 * w.R**3, groups(w.problem, 2)[1]
+    yield same(standardized_or_zero(w.R[index]), standardized_or_zero(stretched[index]))
+    yield same(reward_update(w, 2, stretched), preference_gradient(w, 2))
+    if len(w.R) > 2:  # in groups of three sizes do matter
+        yield differs(reward_update(w, 3, w.R), reward_update(w, 3, stretched))
 
 
 @claim("VY-G2-P2")
 def groups_of_two_compare_pairs() -> Iterator[Found]:
     """P_2 is P(o > o') - P(o' > o), and R_2 its mean over an answer of the policy and one of the sampler."""
-    errors, ties = [], []
-    for problem, levels, chances in _enumerable(2):
-        wins, old = win_rates(levels, chances), old_policy(problem)
+    ties = []
+    for w, levels, chances in _enumerable(2):
+        wins = win_rates(levels, chances)
         net = wins - wins.T
-        for other, column in enumerate(net.T):
-            alone = torch.eye(len(old), dtype=torch.float64)[other]
-            errors.append(apart(expected_preference(levels, alone, 2, chances), column))
-        whole = group_rewards(policy(problem), old, levels, chances, 2)
-        errors.append(apart(whole, policy_mean(problem, net @ old)[0]))
-        ties.append(float(old @ (1 - wins - wins.T) @ old))
-    yield from each_form(worst(errors), min_ties=min(ties), max_ties=max(ties))
+        for alone, column in zip(torch.eye(len(w.p), dtype=torch.float64), net.T, strict=True):
+            yield same(expected_preference(levels, alone, 2, chances), column)
+        yield same(group_rewards(w.pi, w.p, levels, chances, 2), policy_mean(w, net @ w.p)[0])
+        ties.append(float(w.p @ (1 - wins - wins.T) @ w.p))
+    yield numbers(fewest=min(ties), most=max(ties))
 
 
 def _bell(x: torch.Tensor) -> torch.Tensor:
@@ -125,106 +99,96 @@ def _below(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
-def _never_tied(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+def _never_tied(w: World) -> tuple[torch.Tensor, torch.Tensor]:
     """Rewards with normal noise: P(o > o') in closed form, and E[sign(r - r')] by quadrature."""
-    gap = problem.rewards[:, None] - problem.rewards
+    gap = w.R[:, None] - w.R
     x = torch.linspace(-12, 12, 481, dtype=torch.float64)
     sign = _bell(x) * (_below(x + gap[..., None]) - _below(-x - gap[..., None]))
     return _below(gap / math.sqrt(2)), torch.trapezoid(sign, x)
 
 
-def _from_pairs(problem: Problem, sign: torch.Tensor) -> torch.Tensor:
-    """R_2 group by group: half of both weighted advantages, E[sign] being the first, a scalar."""
-    old, weight = old_policy(problem), rho(problem)
-    return (old[:, None] * old * sign * (weight[:, None] - weight)).sum() / 2
-
-
-@claim("VY-G2-R2-antisym")
-def without_ties_one_preference_is_enough() -> Iterator[Found]:
+@claim("VY-G2-R2-antisym", over=each(sampled_elsewhere, bandits))
+def without_ties_one_preference_is_enough(w: World) -> Iterator[Found]:
     """Where P(o > o') + P(o' > o) = 1, R_2 = 2 E[P(o > o')] - 1."""
-    errors = []
-    for problem in (*sampled_elsewhere(), *bandits()):
-        wins, sign = _never_tied(problem)
-        errors.append(apart(wins + wins.T, 1.0))
-        expected = policy_mean(problem, wins @ old_policy(problem))[0]
-        errors.append(apart(_from_pairs(problem, sign), 2 * expected - 1))
-    yield from each_form(worst(errors))
+    wins, sign = _never_tied(w)
+    yield same(wins + wins.T, 1.0)
+    # group by group: half of both weighted advantages, E[sign] being the first
+    from_pairs = (w.p[:, None] * w.p * sign * (w.rho[:, None] - w.rho)).sum() / 2
+    yield same(from_pairs, 2 * policy_mean(w, wins @ w.p)[0] - 1)
 
 
-def _slopes_of_wins(problem: Problem, wins: torch.Tensor) -> torch.Tensor:
+def _slopes_of_wins(w: World, wins: torch.Tensor) -> torch.Tensor:
     """Exact gradient of 2 E[P(o > o')], [rows, vocab]."""
-    return 2 * policy_mean(problem, wins @ old_policy(problem))[1]
+    return 2 * policy_mean(w, wins @ w.p)[1]
+
+
+def _share_of_wins(w: World) -> float:
+    """How far that gradient, of certain rewards, is from that of R_2."""
+    return relative(_slopes_of_wins(w, win_rates(w.R)), preference_gradient(w, 2))
 
 
 @claim("VY-G2-nlhf")
 def groups_of_two_and_the_preferences_of_nlhf() -> Iterator[Found]:
     """Without ties R_2 is 2 E[P] - 1; where rewards tie, its gradient is not a multiple of that of E[P]."""
-    printed, inside = [], []
-    for problem in (*sampled_elsewhere(), *bandits()):
-        wins, sign = _never_tied(problem)
-        update = average(times_score(sign @ old_policy(problem), problem), problem)
-        inside.append(apart(update, _slopes_of_wins(problem, wins)))
-        certain = win_rates(problem.rewards)
-        if len(problem.rewards) > 2:
-            printed.append(relative(_slopes_of_wins(problem, certain), preference_gradient(problem, 2)))
-    pair = three_policies((0.3, 0.7), (0.5, 0.5), (0.3, 0.7))
-    pair = pair._replace(rewards=torch.tensor([1.0, 0.0], dtype=torch.float64))
-    share = relative(_slopes_of_wins(pair, win_rates(pair.rewards)), preference_gradient(pair, 2))
-    yield from each_form(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        number_of_printed=len(printed),
-        min_printed=min(printed),
-        max_printed=max(printed),
-        number=1 + share,
-    )
+    shares = []
+    for w in each(sampled_elsewhere, bandits)():
+        wins, sign = _never_tied(w)
+        update = w.E(w.times_score(sign @ w.p))
+        yield from in_forms(apart(update, _slopes_of_wins(w, wins)), "printed", "inside")
+        if len(w.R) > 2:
+            shares.append(_share_of_wins(w))
+    yield printed(max(shares))
+    pair = two((0.3, 0.7), (0.5, 0.5)).replace(rewards=torch.tensor([1.0, 0.0], dtype=torch.float64))
+    yield numbers(worlds=len(shares), least=min(shares), most=max(shares), times=1 + _share_of_wins(pair))
 
 
-def _two_answers(noise: bool) -> Iterator[tuple[Problem, torch.Tensor, torch.Tensor]]:
+def _two_answers(noise: bool) -> Iterator[Rewarded]:
     """Bandits of two arms that another policy samples, with certain or random rewards."""
-    for problem in [p for p in sampled_elsewhere() if len(p.sequences) == 2]:
-        yield problem, *list(_random_rewards(problem))[1 if noise else 0]
+    for w in each(*(p for p in sampled_elsewhere() if len(p.sequences) == 2))():
+        yield w, *list(_random_rewards(w))[1 if noise else 0]
+
+
+def _halves(errors: list[float]) -> Iterator[Found]:
+    """Each is well below the one before."""
+    return (at_most(after, 0.6 * before) for before, after in pairwise(errors))
 
 
 @claim("VY-Ginf-limits")
 def mean_and_deviation_of_a_large_group() -> Iterator[Found]:
     """Their mean squared distances from E[r] and sigma halve as the group doubles."""
-    errors, last = [], []
-    for noise in (False, True):
-        for problem, levels, chances in _two_answers(noise):
-            flat, p = levels.flatten(), (terms(problem).p[:, None] * chances).flatten()
-            sampler = problem.sampled_from.softmax(-1)[0]
+    last = []
+    for noise, sizes in ((False, (50, 100, 200)), (True, (8, 16, 32))):
+        for w, levels, chances in _two_answers(noise):
+            flat, p = levels.flatten(), (w.p[:, None] * chances).flatten()
+            sampler = w.problem.sampled_from.softmax(-1)[0]
             center = float(sampler @ expected_reward(levels, chances))
             sigma = float(reward_deviation(levels, sampler, chances))
             off = []
-            for size in (8, 16, 32) if noise else (50, 100, 200):
+            for size in sizes:
                 counts, orders = ways_to_draw(len(flat), size)
                 weight = orders * (p**counts).prod(-1)
                 average = counts @ flat / size
                 spread = (((flat - average[:, None]).square() * counts).sum(-1) / size).sqrt()
-                errors.append(apart(size * (weight @ (average - center).square()), sigma**2))
+                yield same(size * (weight @ (average - center).square()), sigma**2)
                 off.append(float(weight @ (spread - sigma).square()))
-            errors += [less(after, 0.6 * before, by=0.0) for before, after in pairwise(off)]
+            yield from _halves(off)
             last.append(off[-1] ** 0.5 / sigma)
-    yield from each_form(worst(errors), max_last=max(last))
+    yield numbers(last=max(last))
 
 
 @claim("VY-Ginf-R")
 def the_reward_part_of_large_groups() -> Iterator[Found]:
     """R_G comes to (E r - E_old r)/sigma(old): the gap halves as the group doubles."""
-    errors, first = [], []
-    for noise in (False, True):
-        for problem, levels, chances in _two_answers(noise):
-            sampler = problem.sampled_from.softmax(-1)[0]
+    first = []
+    for noise, sizes in ((False, (8, 50, 100, 200)), (True, (8, 16, 32))):
+        for w, levels, chances in _two_answers(noise):
+            sampler = w.problem.sampled_from.softmax(-1)[0]
             expected = expected_reward(levels, chances)
-            gain = policy_mean(problem, expected)[0] - float(sampler @ expected)
+            gain = policy_mean(w, expected)[0] - float(sampler @ expected)
             limit = gain / float(reward_deviation(levels, sampler, chances))
-            p, old, off = policy(problem), old_policy(problem), []
-            errors.append(apart(p @ large_group_preference(levels, old, chances), limit))
-            for size in (8, 16, 32) if noise else (8, 50, 100, 200):
-                whole = p @ expected_preference(levels, old, size, chances)
-                off.append(apart(whole, limit))
-            errors += [less(after, 0.6 * before, by=0.0) for before, after in pairwise(off)]
-            errors.append(violation(off[-1] / abs(limit) - 0.05))
+            yield same(w.pi @ large_group_preference(levels, w.p, chances), limit)
+            off = [apart(w.pi @ expected_preference(levels, w.p, size, chances), limit) for size in sizes]
+            yield from _halves(off)
+            yield at_most(off[-1] / abs(limit), 0.05)
             first.append(off[0] / abs(limit))
-    yield from each_form(worst(errors), min_first=min(first), max_first=max(first))
+    yield numbers(least=min(first), most=max(first))

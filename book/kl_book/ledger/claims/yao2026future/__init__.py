@@ -8,7 +8,6 @@ from kl_book.ledger.claims.yao2026future import (  # noqa: F401 - a section regi
     local,
     merging,
     optimum,
-    others,
     placement,
     utility,
 )

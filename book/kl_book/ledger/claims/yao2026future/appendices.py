@@ -8,82 +8,50 @@ from itertools import product
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, hedged, less, turned, violation, worst
+from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
+from kl_book.ledger.claims.ground import updates as u
+from kl_book.ledger.claims.ground.errors import hedged, turned
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
 from kl_book.ledger.claims.ground.sequences import sum_from_here
-from kl_book.ledger.claims.ground.sums import (
-    exact,
-    field,
-    kl_gradient,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-    variance,
-)
-from kl_book.ledger.claims.ground.updates import (
-    arcsine_gradient,
-    coordinates,
-    decoupled_gradient,
-    deviation,
-    graded,
-    graded_pairs,
-    graded_trees,
-    later,
-    population_mean,
-    shaped,
-    slope,
-    standardized,
-    standardized_update,
-    token_field,
-)
+from kl_book.ledger.claims.ground.sums import mean
+from kl_book.ledger.claims.ground.world import World, each
 from kl_companion.tabular import Problem, bandit
 
 BETA = 0.1
 
 
-@claim("FRPO-B1-k1grad")
-def the_differentiated_k1_has_mean_zero() -> Iterator[Found]:
+@claim("FRPO-B1-k1grad", over=each(positions))
+def the_differentiated_k1_has_mean_zero(w: World) -> Iterator[Found]:
     """The score of the sampled token has mean zero."""
-    errors = [apart(moments(k1, p)[1], 0.0) for p in positions()]
-    errors += [apart(moments(k1, p)[0], exact(reverse_kl, p)[0]) for p in positions()]
-    yield from each_form(worst(errors))
+    value, gradient = moments(k1, w.problem)
+    yield same(gradient, 0.0)
+    yield same(value, w.kl)
 
 
-@claim("FRPO-B1-k2value")
-def the_mean_of_k2() -> Iterator[Found]:
+@claim("FRPO-B1-k2value", over=each(positions))
+def the_mean_of_k2(w: World) -> Iterator[Found]:
     """Half the variance of the log-ratio and half the square of the KL, which is not the KL."""
-    errors = []
-    for problem in positions():
-        kl, value = exact(reverse_kl, problem)[0], moments(k2, problem)[0]
-        errors.append(apart(value, (variance(terms(problem).p, log_ratio(problem)) + kl**2) / 2))
-        errors.append(differs(value, kl, by=1e-8))
-    yield from each_form(worst(errors))
+    value, _ = moments(k2, w.problem)
+    yield same(value, (w.var(w.l) + w.kl**2) / 2)
+    yield differs(value, w.kl, by=1e-8)
 
 
-@claim("FRPO-B1-k3grad")
-def the_differentiated_k3_has_minus_the_mean_score_of_the_reference() -> Iterator[Found]:
+@claim("FRPO-B1-k3grad", over=each(positions))
+def the_differentiated_k3_has_minus_the_mean_score_of_the_reference(w: World) -> Iterator[Found]:
     """-E_ref[score], the gradient of the forward KL, and not that of the reverse KL."""
-    errors = []
-    for problem in positions():
-        found, t = moments(k3, problem)[1], terms(problem)
-        errors.append(apart(found, -mean(t.ref_logp.sum(-1).exp(), t.score)))
-        errors.append(apart(found, exact_gradient(problem, "forward")))
-        errors.append(differs(found, kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    _, gradient = moments(k3, w.problem)
+    yield same(gradient, -mean(w.ref, w.s))
+    yield same(gradient, exact_gradient(w.problem, "forward"))
+    yield differs(gradient, w.d_kl)
 
 
-def _drawn_elsewhere() -> list[Problem]:
+def _drawn_elsewhere() -> Iterator[Problem]:
     """The fixed list of bandits, each sampled by a policy near its own."""
-    found = []
     for vocab, scale, seed in product((3, 10, 100), (0.3, 1.0, 2.5), range(10)):
-        problem = bandit(vocab, seed=seed, scale=scale, off_policy=True)
-        nearer = problem.logits + (problem.sampled_from - problem.logits) / 4
-        found.append(problem._replace(behavior_logits=nearer))
-    return found
+        p = bandit(vocab, seed=seed, scale=scale, off_policy=True)
+        yield p._replace(behavior_logits=p.logits + (p.sampled_from - p.logits) / 4)
 
 
 def _off(estimate: Estimate, problem: Problem) -> float:
@@ -94,117 +62,90 @@ def _off(estimate: Estimate, problem: Problem) -> float:
 @claim("FRPO-B1-k2off")
 def the_bias_of_k2_with_older_samples() -> Iterator[Found]:
     """Biased, and as a rule less than k1 and k3."""
-    errors, smaller = [], []
+    smaller = []
     for problem in _drawn_elsewhere():
         square, *others = (_off(estimate, problem) for estimate in (k2, k1, k3))
-        errors.append(violation(1e-8 - square))
+        yield at_most(1e-8, square)
         smaller.append(square < min(others))
         own = problem._replace(behavior_logits=None)
-        errors.append(apart(moments(k2, own)[1], exact_gradient(own)))
-    yield from each_form(
-        max(worst(errors), hedged(smaller)), sum_of_smaller=sum(smaller), number_of_smaller=len(smaller)
-    )
+        yield same(moments(k2, own)[1], exact_gradient(own))
+    yield printed(hedged(smaller))
+    yield numbers(smaller=sum(smaller), bandits=len(smaller))
 
 
-@claim("FRPO-C.2")
-def standardized_rewards_have_mean_zero_and_variance_one() -> Iterator[Found]:
+@claim("FRPO-C.2", over=each(u.graded_pairs, u.graded))
+def standardized_rewards_have_mean_zero_and_variance_one(w: World) -> Iterator[Found]:
     """And the square of the slope of 2 arcsin sqrt p is one over the variance of a Bernoulli mean."""
-    errors = []
-    for problem in (*graded_pairs(), *graded()):
-        x, p = standardized(problem, problem.rewards), population_mean(problem, problem.rewards)
-        errors += [abs(population_mean(problem, x)), apart(population_mean(problem, x**2), 1.0)]
-        errors.append(apart(slope("2 arcsin sqrt(p)", p) ** 2 * p * (1 - p), 1.0))
-        errors.append(apart(field(x, problem), arcsine_gradient(problem)))
-    yield from each_form(worst(errors))
+    x, p = u.standardized(w.problem, w.R), float(w.E(w.R))
+    yield same(w.E(x), 0.0)
+    yield same(w.E(x**2), 1.0)
+    yield same(u.slope("2 arcsin sqrt(p)", p) ** 2 * p * (1 - p), 1.0)
+    yield same(w.Es(x), u.arcsine_gradient(w.problem))
 
 
-@claim("FRPO-E-current")
-def the_sum_begins_with_the_own_log_ratio() -> Iterator[Found]:
+@claim("FRPO-E-current", over=each(u.graded_trees))
+def the_sum_begins_with_the_own_log_ratio(w: World) -> Iterator[Found]:
     """With it the sum has the gradient of the KL, without it not."""
-    errors = []
-    for problem in graded_trees():
-        ratio = terms(problem).log_ratio
-        errors.append(apart(token_field(problem, sum_from_here(ratio)), kl_gradient(problem)))
-        errors.append(differs(token_field(problem, later(ratio)), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    yield same(u.token_field(w.problem, sum_from_here(w.t.log_ratio)), w.d_kl)
+    yield differs(u.token_field(w.problem, u.later(w.t.log_ratio)), w.d_kl)
 
 
 @claim("FRPO-F1-a-preserve")
 def the_decoupled_form_leaves_the_reward_part() -> Iterator[Found]:
     """Added afterwards, the KL of an answer depends on no other answer, and the reward part is as before."""
-    errors = []
-    for problem in graded_trees():
-        to_go = sum_from_here(terms(problem).log_ratio)
-        whole = standardized_update(problem, problem.rewards) - BETA * token_field(problem, to_go)
-        errors.append(apart(whole + BETA * kl_gradient(problem), arcsine_gradient(problem)))
-    problem = graded_trees()[0]
-    p, index = groups(problem, 2)
-    alone = sum_from_here(terms(problem).log_ratio)[index] * problem.completion_mask[index]
-    by_group = torch.einsum("git,gitrv->grv", alone, terms(problem).scores[index]) / 2
-    errors.append(apart(mean(p, by_group), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    for w in each(u.graded_trees)():
+        to_go = u.token_field(w.problem, sum_from_here(w.t.log_ratio))
+        whole = u.standardized_update(w.problem, w.R) - BETA * to_go
+        yield same(whole + BETA * w.d_kl, u.arcsine_gradient(w.problem))
+    w = World(u.graded_trees()[0])
+    p, index = groups(w.problem, 2)
+    alone = sum_from_here(w.t.log_ratio)[index] * w.problem.completion_mask[index]
+    yield same(mean(p, torch.einsum("git,gitrv->grv", alone, w.t.scores[index]) / 2), w.d_kl)
 
 
 def _orders(x: torch.Tensor) -> torch.Tensor:
     return (x[..., :, None] - x[..., None, :]).sign()
 
 
-@claim("FRPO-F1-b-scale")
-def the_kl_changes_scale_and_order() -> Iterator[Found]:
+@claim("FRPO-F1-b-scale", over=each(lambda: u.graded_trees()[:3]))
+def the_kl_changes_scale_and_order(w: World) -> Iterator[Found]:
     """In groups of three: mean, deviation, and which of two answers has the larger advantage."""
-    errors = []
-    for problem in graded_trees()[:3]:
-        p, index = groups(problem, 3)
-        ratio, rewards = log_ratio(problem)[index], problem.rewards[index]
-        with_kl = rewards - BETA * ratio
-        moved = with_kl.mean(-1) - rewards.mean(-1)
-        errors.append(apart((p * moved).sum(), -BETA * exact(reverse_kl, problem)[0]))
-        errors.append(differs(with_kl.std(-1), rewards.std(-1)))
-        before, after = (_orders(standardized_or_zero(x)) for x in (rewards, with_kl))
-        errors.append(differs(before, after))
-    yield from each_form(worst(errors), BETA=BETA)
+    p, index = groups(w.problem, 3)
+    rewards, with_kl = w.R[index], u.shaped(w.problem, BETA)[index]
+    yield same(p @ (with_kl.mean(-1) - rewards.mean(-1)), -BETA * w.kl)
+    yield differs(with_kl.std(-1), rewards.std(-1))
+    before, after = (_orders(standardized_or_zero(x)) for x in (rewards, with_kl))
+    yield differs(before, after)
 
 
-@claim("FRPO-F1-b-sigma")
-def another_deviation_breaks_the_score() -> Iterator[Found]:
+@claim("FRPO-F1-b-sigma", over=each(u.graded))
+def another_deviation_breaks_the_score(w: World) -> Iterator[Found]:
     """The deviation is not sqrt(p(1 - p)), and the part of the reward is not the gradient of the arcsine."""
-    errors = []
-    for problem in graded():
-        spread, plain = deviation(problem, shaped(problem, BETA)), deviation(problem, problem.rewards)
-        errors.append(differs(spread, plain))
-        found = coordinates(
-            standardized_update(problem, shaped(problem, BETA)),
-            arcsine_gradient(problem),
-            kl_gradient(problem),
-        )
-        errors += [apart(found[0], plain / spread), differs(found[0], 1.0)]
-    yield from each_form(worst(errors))
+    with_kl = u.shaped(w.problem, BETA)
+    spread, plain = (u.deviation(w.problem, x) for x in (with_kl, w.R))
+    yield differs(spread, plain)
+    update = u.standardized_update(w.problem, with_kl)
+    share, _ = u.coordinates(update, u.arcsine_gradient(w.problem), w.d_kl)
+    yield same(share, plain / spread)
+    yield differs(share, 1.0)
 
 
 @claim("FRPO-F1-b-tuning")
 def no_one_coefficient_repairs_all_policies() -> Iterator[Found]:
     """The coefficient that gives the right direction is beta sqrt(p(1 - p)): another for every pass rate."""
-    errors, needed = [], []
-    for problem in graded():
-        wanted = decoupled_gradient(problem, BETA)
-        right = BETA * deviation(problem, problem.rewards)
-        errors.append(turned(standardized_update(problem, shaped(problem, right)), wanted))
+    needed = []
+    for p in u.graded():
+        right, target = BETA * u.deviation(p, p.rewards), u.decoupled_gradient(p, BETA)
+        yield printed(turned(u.standardized_update(p, u.shaped(p, right)), target))
         for other in (BETA / 10, BETA, 10 * BETA):
-            found = turned(standardized_update(problem, shaped(problem, other)), wanted)
-            errors.append(less(0.0, found))
+            yield less(0.0, turned(u.standardized_update(p, u.shaped(p, other)), target))
         needed.append(right)
-    errors.append(differs(max(needed), min(needed)))
-    yield from each_form(worst(errors))
+    yield differs(max(needed), min(needed))
 
 
-@claim("FRPO-F1-b-uniform")
-def all_tokens_of_an_answer_share_the_number() -> Iterator[Found]:
+@claim("FRPO-F1-b-uniform", over=each(u.graded_trees))
+def all_tokens_of_an_answer_share_the_number(w: World) -> Iterator[Found]:
     """The update of the shaped reward is that of one number per answer; the KL to go differs by token."""
-    errors = []
-    for problem in graded_trees():
-        to_go = sum_from_here(terms(problem).log_ratio)
-        both = problem.completion_mask[:, 1] > 0
-        errors.append(violation(1e-6 - float((to_go[both, 0] - to_go[both, 1]).abs().min())))
-        whole = log_ratio(problem)[:, None] * problem.completion_mask
-        errors.append(apart(token_field(problem, whole), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    to_go = sum_from_here(w.t.log_ratio)[w.problem.completion_mask[:, 1] > 0]
+    yield at_most(1e-6, (to_go[:, 0] - to_go[:, 1]).abs())
+    yield same(u.token_field(w.problem, u.every_token(w.problem, w.l)), w.d_kl)

@@ -7,77 +7,59 @@ from collections.abc import Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, relative, violation, worst
+from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, same
+from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
-from kl_book.ledger.claims.ground.sums import kl_gradient, mean, terms
-from kl_book.ledger.claims.ground.updates import (
-    later,
-    penalties,
-    population_mean,
-    token_field,
-)
+from kl_book.ledger.claims.ground.updates import later, penalties, token_field
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import trees
 from kl_companion.estimators import get_estimator
-from kl_companion.tabular import Problem
 
 
-def _registered(name: str, problem: Problem) -> torch.Tensor:
+def _registered(name: str, w: World) -> torch.Tensor:
     """A registered estimator at every token, 0 outside the mask, [count, length]."""
-    t = terms(problem)
-    return get_estimator(name).fn(t.logp, t.ref_logp) * problem.completion_mask
+    return get_estimator(name).fn(w.t.logp, w.t.ref_logp) * w.problem.completion_mask
 
 
-@claim("FRPO-4.2-centering")
-def sign_and_centering_change_what_a_token_is_charged() -> Iterator[Found]:
+@claim("FRPO-4.2-centering", over=each(trees))
+def sign_and_centering_change_what_a_token_is_charged(w: World) -> Iterator[Found]:
     """Per sample, earlier tokens are charged otherwise by k1 and by k3; with the other sign the KL rises."""
-    errors = []
-    for problem in trees():
-        signed, one_sided = (later(_registered(name, problem)) for name in ("k1", "k3"))
-        errors.append(differs(signed, one_sided))
-        to_go = sum_from_here(_registered("k1", problem))
-        errors.append(apart(token_field(problem, to_go), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    yield differs(later(_registered("k1", w)), later(_registered("k3", w)))
+    yield same(token_field(w.problem, sum_from_here(_registered("k1", w))), w.d_kl)
 
 
-@claim("FRPO-6.2.1-onesided")
-def the_later_k3_never_raises_a_weight() -> Iterator[Found]:
+@claim("FRPO-6.2.1-onesided", over=each(trees))
+def the_later_k3_never_raises_a_weight(w: World) -> Iterator[Found]:
     """Its sum is never negative; that of k1 is negative for some tokens."""
-    errors = []
-    for problem in trees():
-        signed, one_sided = (later(_registered(name, problem)) for name in ("k1", "k3"))
-        errors += [violation(-float(one_sided.min())), violation(float(signed.min()) + 1e-6)]
-    yield from each_form(worst(errors))
+    yield at_most(0.0, later(_registered("k3", w)))
+    yield at_most(later(_registered("k1", w)).min(), -1e-6)
 
 
 @claim("FRPO-6.2.2-samedirection")
 def a_penalty_of_one_sign_has_no_direction() -> Iterator[Found]:
     """The expected update of the later k3 is that of the later k1: the score has mean zero."""
-    both_signs, corrected = [], []
-    for problem in trees():
-        one_sided = token_field(problem, later(_registered("k3", problem)))
+    both_signs = []
+    for w in each(trees)():
+        signed, one_sided = (token_field(w.problem, later(_registered(k, w))) for k in ("k1", "k3"))
         rows = one_sided[one_sided.abs().amax(-1) > 1e-6]
         both_signs += [bool((row > 0).any() and (row < 0).any()) for row in rows]
-        signed = token_field(problem, later(_registered("k1", problem)))
-        corrected.append(apart(token_field(problem, later(penalties("k3", problem))), signed))
-    yield from each_form(share_of_cases(both_signs), worst(corrected), number_of_both_signs=len(both_signs))
+        yield same(token_field(w.problem, later(penalties("k3", w.problem))), signed, "corrected")
+    yield printed(share_of_cases(both_signs))
+    yield numbers(prefixes=len(both_signs))
 
 
 @claim("FRPO-6.2.2-baseline")
 def the_length_of_the_answer_is_no_baseline() -> Iterator[Found]:
     """T - i knows the later tokens: where an answer may end early it has a mean against the score."""
-    printed, corrected, pulls = [], [], []
-    for problem in trees():
-        paid = penalties("k3", problem)
-        tokens_left = later(problem.completion_mask) * problem.completion_mask
-        per_token = float(mean(terms(problem).p, paid.sum(-1))) / population_mean(
-            problem, problem.completion_mask.sum(-1)
-        )
-        wanted = token_field(problem, later(paid))
-        printed.append(relative(token_field(problem, later(paid) - per_token * tokens_left), wanted))
-        expected_left = values_of_prefixes(problem, tokens_left)[problem.rows] * problem.completion_mask
-        corrected.append(apart(token_field(problem, later(paid) - per_token * expected_left), wanted))
-        if printed[-1] > 1e-9:
-            pulls.append(printed[-1])
-    yield from each_form(worst(printed), worst(corrected), min_pulls=min(pulls), max_pulls=max(pulls))
+    pulls = []
+    for w in each(trees)():
+        p, mask, penalty = w.problem, w.problem.completion_mask, penalties("k3", w.problem)
+        left = later(mask) * mask
+        per_token = w.E(penalty.sum(-1)) / w.E(mask.sum(-1))
+        update = token_field(p, later(penalty))
+        pulls.append(relative(token_field(p, later(penalty) - per_token * left), update))
+        expected_left = values_of_prefixes(p, left)[p.rows] * mask
+        yield same(token_field(p, later(penalty) - per_token * expected_left), update, "corrected")
+    yield printed(max(pulls))
+    yield numbers(least=min(x for x in pulls if x > 1e-9), most=max(pulls))

@@ -6,184 +6,137 @@ A penalty is f(u) of the sampled token, u = pi_ref / pi.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
-from kl_book.ledger.claims.ground.errors import apart, differs, relative, worst
+from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, same
+from kl_book.ledger.claims.ground import updates as u
+from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.sequences import sum_from_here
 from kl_book.ledger.claims.ground.sums import kl_gradient, mean, terms
-from kl_book.ledger.claims.ground.updates import (
-    GENERATORS,
-    UTILITIES,
-    decoupled_gradient,
-    every_token,
-    graded,
-    later,
-    local_slopes,
-    penalties,
-    penalty_gradient,
-    population_mean,
-    slope,
-    standardized,
-    token_field,
-    utility_gradient,
-    visited_divergence,
-)
-from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
+from kl_book.ledger.claims.ground.updates import local_slopes, penalties, penalty_gradient, token_field
+from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies, worlds
 from kl_companion.tabular import Problem
 
 BETA = 0.1
 DIVERGENCES = ("k1", "k3", "forward", "square")
 
 
-def regularizer(f: str, problem: Problem) -> torch.Tensor:
+def regularizer(f: str, p: Problem) -> torch.Tensor:
     """reg_i of eq (4.4): the penalties from the token on, and the derivative of its own, [count, length]."""
-    return sum_from_here(penalties(f, problem)) + local_slopes(f, problem)
+    return sum_from_here(penalties(f, p)) + local_slopes(f, p)
 
 
-def _any_baseline(problem: Problem) -> torch.Tensor:
+def _any_baseline(p: Problem) -> torch.Tensor:
     """A number for every prefix, given to its tokens, [count, length]."""
-    return (1.7 * problem.rows.double() + 0.3).sin() * 3
+    return (1.7 * p.rows.double() + 0.3).sin() * 3
 
 
-@claim("FRPO-T4.1")
-def gradient_of_a_utility_minus_token_penalties() -> Iterator[Found]:
+@claim("FRPO-T4.1", over=u.graded)
+def gradient_of_a_utility_minus_token_penalties(p: Problem) -> Iterator[Found]:
     """For five f and three utilities, on bandits and trees with and without end-of-sequence."""
-    errors = []
-    for problem in graded():
-        p = population_mean(problem, problem.rewards)
-        for f in GENERATORS:
-            cost = penalty_gradient(f, problem)
-            for name in UTILITIES:
-                weight = slope(name, p) * every_token(problem, problem.rewards) - _any_baseline(problem)
-                found = token_field(problem, weight - BETA * regularizer(f, problem))
-                errors.append(apart(found, utility_gradient(problem, name) - BETA * cost))
-    yield from each_form(worst(errors))
+    rate = u.population_mean(p, p.rewards)
+    for f, utility in product(u.GENERATORS, u.UTILITIES):
+        weight = u.slope(utility, rate) * u.every_token(p, p.rewards) - _any_baseline(p)
+        gradient = u.utility_gradient(p, utility) - BETA * penalty_gradient(f, p)
+        yield same(token_field(p, weight - BETA * regularizer(f, p)), gradient)
 
 
-@claim("FRPO-eq4.3-baseline")
-def a_baseline_of_the_prefix_changes_nothing() -> Iterator[Found]:
+@claim("FRPO-eq4.3-baseline", over=u.graded)
+def a_baseline_of_the_prefix_changes_nothing(p: Problem) -> Iterator[Found]:
     """Any number per prefix has mean zero against the score of the next token."""
-    errors = []
-    for problem in graded():
-        with_it = token_field(problem, regularizer("k3", problem) - _any_baseline(problem))
-        errors.append(apart(with_it, penalty_gradient("k3", problem)))
-    yield from each_form(worst(errors))
+    yield same(token_field(p, regularizer("k3", p) - _any_baseline(p)), penalty_gradient("k3", p))
 
 
-@claim("FRPO-D3-past")
-def past_penalties_drop_out() -> Iterator[Found]:
+@claim("FRPO-D3-past", over=trees)
+def past_penalties_drop_out(p: Problem) -> Iterator[Found]:
     """The penalties before a token have mean zero against its score, those after it have not."""
-    errors = []
-    for problem in trees():
-        paid = penalties("k3", problem)
-        errors.append(apart(token_field(problem, paid.cumsum(-1) - paid), 0.0))
-        errors.append(differs(token_field(problem, later(paid)), 0.0))
-    yield from each_form(worst(errors))
+    penalty = penalties("k3", p)
+    yield same(token_field(p, penalty.cumsum(-1) - penalty), 0.0)
+    yield differs(token_field(p, u.later(penalty)), 0.0)
 
 
-@claim("FRPO-4.1-analogue")
-def sampled_penalties_average_to_divergences() -> Iterator[Found]:
+@claim("FRPO-4.1-analogue", over=worlds)
+def sampled_penalties_average_to_divergences(p: Problem) -> Iterator[Found]:
     """E sum_t f(u_t) = the divergences of the visited prefixes, added up."""
-    errors = []
-    for problem in (*bandits(), *trees()):
-        for f in GENERATORS:
-            sampled = float(mean(terms(problem).p, penalties(f, problem).sum(-1)))
-            errors.append(apart(sampled, visited_divergence(f, problem, problem.logits)))
-    yield from each_form(worst(errors))
+    for f in u.GENERATORS:
+        yield same(mean(terms(p).p, penalties(f, p).sum(-1)), u.visited_divergence(f, p, p.logits))
 
 
-def through_visits(f: str, problem: Problem) -> torch.Tensor:
+def through_visits(f: str, p: Problem) -> torch.Tensor:
     """The gradient less what remains of it with the visits of all prefixes held fixed, [rows, vocab]."""
-    theta = problem.logits.detach().clone().requires_grad_()
-    (fixed,) = torch.autograd.grad(visited_divergence(f, problem, theta), theta)
-    return penalty_gradient(f, problem) - fixed
+    theta = p.logits.detach().clone().requires_grad_()
+    (fixed,) = torch.autograd.grad(u.visited_divergence(f, p, theta), theta)
+    return penalty_gradient(f, p) - fixed
 
 
 @claim("FRPO-4.1-future")
 def the_effect_on_later_prefixes_starts_one_token_later() -> Iterator[Found]:
     """Through the distribution of later prefixes: the sum over j > i. The local penalty misses j >= i."""
-    printed, corrected = [], []
-    for problem in trees():
-        for f in DIVERGENCES:
-            paid = penalties(f, problem)
-            printed.append(relative(token_field(problem, sum_from_here(paid)), through_visits(f, problem)))
-            corrected.append(apart(token_field(problem, later(paid)), through_visits(f, problem)))
-            missed = penalty_gradient(f, problem) - token_field(problem, local_slopes(f, problem))
-            corrected.append(apart(token_field(problem, sum_from_here(paid)), missed))
-    k3 = [
-        relative(token_field(p, sum_from_here(penalties("k3", p))), through_visits("k3", p)) for p in trees()
-    ]
-    yield from each_form(worst(printed), worst(corrected), min_k3=min(k3), max_k3=max(k3))
+    of_k3 = []
+    for p, f in product(trees(), DIVERGENCES):
+        penalty, effect = penalties(f, p), through_visits(f, p)
+        from_here = token_field(p, sum_from_here(penalty))
+        share = relative(from_here, effect)
+        of_k3 += [share] if f == "k3" else []
+        yield printed(share)
+        yield same(token_field(p, u.later(penalty)), effect, "corrected")
+        missed = penalty_gradient(f, p) - token_field(p, local_slopes(f, p))
+        yield same(from_here, missed, "corrected")
+    yield numbers(least=min(of_k3), most=max(of_k3))
 
 
 @claim("FRPO-4.1-bandit")
 def the_two_terms_stay_two_in_a_bandit() -> Iterator[Found]:
     """-f'(u) u and f(u) are two gradients there as well, and the divergence has their sum."""
-    printed, corrected = [], []
-    for problem in bandits():
-        for f in DIVERGENCES:
-            local = token_field(problem, local_slopes(f, problem))
-            by_score = token_field(problem, penalties(f, problem))
-            printed.append(relative(local, by_score))
-            corrected.append(apart(local + by_score, penalty_gradient(f, problem)))
+    for p, f in product(bandits(), DIVERGENCES):
+        local, by_score = (token_field(p, x(f, p)) for x in (local_slopes, penalties))
+        yield same(local, by_score, by=relative)
+        yield same(local + by_score, penalty_gradient(f, p), "corrected")
     small = two_policies((0.75, 0.25), (0.5, 0.5))
-    differentiated = float(token_field(small, local_slopes("k3", small))[0, 0])
-    whole = float(penalty_gradient("k3", small)[0, 0])
-    yield from each_form(worst(printed), worst(corrected), differentiated=differentiated, whole=whole)
+    local, gradient = token_field(small, local_slopes("k3", small)), penalty_gradient("k3", small)
+    yield numbers(local=local[0, 0], gradient=gradient[0, 0])
 
 
-@claim("FRPO-eq4.5")
-def weight_for_the_reverse_kl() -> Iterator[Found]:
+def _weight(p: Problem, coefficient: torch.Tensor) -> torch.Tensor:
+    """The standardized reward minus beta times a coefficient, of every token, [count, length]."""
+    return u.every_token(p, u.standardized(p, p.rewards)) - BETA * coefficient
+
+
+@claim("FRPO-eq4.5", over=u.graded)
+def weight_for_the_reverse_kl(p: Problem) -> Iterator[Found]:
     """A - beta sum of log-ratios from the token on: the gradient of 2 arcsin sqrt p - beta KL."""
-    errors = []
-    for problem in graded():
-        weight = every_token(problem, standardized(problem, problem.rewards)) - BETA * sum_from_here(
-            terms(problem).log_ratio
-        )
-        errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
-        dropped = regularizer("k1", problem) - sum_from_here(terms(problem).log_ratio)
-        errors.append(apart(dropped, problem.completion_mask))
-    yield from each_form(worst(errors))
+    to_go = sum_from_here(terms(p).log_ratio)
+    yield same(token_field(p, _weight(p, to_go)), u.decoupled_gradient(p, BETA))
+    yield same(regularizer("k1", p) - to_go, p.completion_mask)
 
 
-def _reverse_k3(problem: Problem) -> torch.Tensor:
+def _reverse_k3(p: Problem) -> torch.Tensor:
     """-log u_i + sum over j > i of (u_j - log u_j - 1)."""
-    return terms(problem).log_ratio + later(penalties("k3", problem))
+    return terms(p).log_ratio + u.later(penalties("k3", p))
 
 
-@claim("FRPO-eq4.6")
-def weight_for_k3() -> Iterator[Found]:
+@claim("FRPO-eq4.6", over=u.graded)
+def weight_for_k3(p: Problem) -> Iterator[Found]:
     """A - beta(-log u_i + later penalties): again the gradient of 2 arcsin sqrt p - beta KL."""
-    errors = []
-    for problem in graded():
-        weight = every_token(problem, standardized(problem, problem.rewards)) - BETA * _reverse_k3(problem)
-        errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
-        errors.append(apart(penalty_gradient("k3", problem), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    yield same(token_field(p, _weight(p, _reverse_k3(p))), u.decoupled_gradient(p, BETA))
+    yield same(penalty_gradient("k3", p), kl_gradient(p))
 
 
-@claim("FRPO-4.3-reg-k3")
-def coefficients_of_the_reverse_k3() -> Iterator[Found]:
+@claim("FRPO-4.3-reg-k3", over=trees)
+def coefficients_of_the_reverse_k3(p: Problem) -> Iterator[Found]:
     """Locally 1 - u_i; in the objective -log u_i and the later penalties, sample by sample."""
-    errors = []
-    for problem in trees():
-        u = (-terms(problem).log_ratio).exp()
-        errors.append(apart(local_slopes("k3", problem), (1 - u) * problem.completion_mask))
-        errors.append(apart(regularizer("k3", problem), _reverse_k3(problem)))
-        errors.append(apart(token_field(problem, _reverse_k3(problem)), kl_gradient(problem)))
-    yield from each_form(worst(errors))
+    yield same(local_slopes("k3", p), (1 - (-terms(p).log_ratio).exp()) * p.completion_mask)
+    yield same(regularizer("k3", p), _reverse_k3(p))
+    yield same(token_field(p, _reverse_k3(p)), kl_gradient(p))
 
 
-@claim("FRPO-4.3-reg-forward")
-def coefficients_of_the_forward_k3() -> Iterator[Found]:
+@claim("FRPO-4.3-reg-forward", over=trees)
+def coefficients_of_the_forward_k3(p: Problem) -> Iterator[Found]:
     """1 - u_i and the later penalties u log u - u + 1, sample by sample."""
-    errors = []
-    for problem in trees():
-        u = (-terms(problem).log_ratio).exp()
-        printed = (1 - u) * problem.completion_mask + later(penalties("forward", problem))
-        errors.append(apart(regularizer("forward", problem), printed))
-        errors.append(apart(token_field(problem, printed), penalty_gradient("forward", problem)))
-    yield from each_form(worst(errors))
+    own = (1 - (-terms(p).log_ratio).exp()) * p.completion_mask
+    claimed = own + u.later(penalties("forward", p))
+    yield same(regularizer("forward", p), claimed)
+    yield same(token_field(p, claimed), penalty_gradient("forward", p))

@@ -78,6 +78,11 @@ class Question(NamedTuple):
         levels, chances = levels_and_chances(self)
         return reward_deviation(levels, policy, chances)
 
+    def noise(self, policy: torch.Tensor) -> float:
+        """`sigma` over the difference of the expected rewards of two answers."""
+        a, b = self.r.tolist()
+        return float(self.sigma(policy)) / (a - b)
+
     def preference(self, sampler: torch.Tensor) -> torch.Tensor:
         """P_G(o | sampler) of every answer, [count]."""
         levels, chances = levels_and_chances(self)

@@ -11,10 +11,11 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, less, printed, same
-from kl_book.ledger.claims.ground.best_policies import not_best
+from kl_book.ledger.claims.ground.best_policies import not_best, with_kl
 from kl_book.ledger.claims.ground.group_objective import preference_gradient, reward_update
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
+from kl_book.ledger.claims.ground.updates import regularized
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, trees, worlds
 
@@ -62,12 +63,11 @@ def _rlhf(w: World, beta: float) -> torch.Tensor:
     return weight / weight.sum()
 
 
-def _is_best_of_rlhf(w: World, beta: float, best: torch.Tensor) -> Iterator[Found]:
+def _is_best(w: World, beta: float, best: torch.Tensor) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL, and the world's own loses beta KL to it."""
-    log_q = w.ref.log()
-    value = exact(lambda p, q: p.exp() @ w.R - beta * reverse_kl(p, q), w.problem)[0]
-    lost = best @ w.R - beta * reverse_kl(best.log(), log_q) - value
-    yield printed(not_best(best, lambda p: p @ w.R - beta * reverse_kl(p.log(), log_q)))
+    objective = with_kl("reverse", w.problem, beta)
+    yield printed(not_best(best, objective))
+    lost = objective(best) - regularized(w.problem, beta)[0]
     yield same(lost, beta * reverse_kl(w.pi.log(), best.log()))
 
 
@@ -75,7 +75,7 @@ def _is_best_of_rlhf(w: World, beta: float, best: torch.Tensor) -> Iterator[Foun
 def the_best_policy_of_rlhf(w: World) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL than ref exp(r/beta)/Z; the policy tried loses beta KL."""
     for beta in BETAS:
-        yield from _is_best_of_rlhf(w, beta, _rlhf(w, beta))
+        yield from _is_best(w, beta, _rlhf(w, beta))
 
 
 @claim("VY-eq4-pooling", over=each(worlds))
@@ -85,7 +85,7 @@ def the_best_policy_is_a_logarithmic_pool(w: World) -> Iterator[Found]:
         pool = w.ref * w.R.softmax(-1) ** (1 / beta)
         pool = pool / pool.sum()
         yield same(pool, _rlhf(w, beta))
-        yield from _is_best_of_rlhf(w, beta, pool)
+        yield from _is_best(w, beta, pool)
 
 
 def _wins(w: World) -> torch.Tensor:
@@ -122,10 +122,7 @@ def _payoff(w: World, beta: float, p: torch.Tensor, other: torch.Tensor) -> torc
 
 def _is_best_reply(w: World, beta: float, p: torch.Tensor) -> Iterator[Found]:
     """No policy has a larger payoff against p than p, and the world's own loses beta KL."""
-    value = exact(lambda a, b: a.exp() @ _wins(w) @ p - beta * reverse_kl(a, b), w.problem)[0]
-    own = p @ _wins(w) @ p - beta * reverse_kl(p.log(), w.ref.log())
-    yield printed(not_best(p, lambda x: _payoff(w, beta, x, p)))
-    yield same(own - value, beta * reverse_kl(w.pi.log(), p.log()))
+    return _is_best(w.replace(rewards=_wins(w) @ p), beta, p)
 
 
 @claim("VY-eq5", over=each(bandits))

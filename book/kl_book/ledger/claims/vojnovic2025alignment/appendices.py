@@ -19,24 +19,12 @@ from kl_book.ledger.claims.comparisons import (
     rises,
     same,
 )
+from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, levels_and_chances
 from kl_book.ledger.claims.ground.sums import variance
-from kl_book.ledger.claims.ground.two_answers import (
-    CERTAIN,
-    CHECKED,
-    KINDS,
-    REFERENCES,
-    all_stationary_pairs,
-    answer_a,
-    lead,
-    pair,
-    pairs,
-    stationary_pair,
-    with_odds,
-)
 from kl_book.ledger.claims.ground.world import World
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 
@@ -45,10 +33,10 @@ Sampled = tuple[World, Question]
 
 
 def _sampled(
-    size: int | None, kinds: Sequence[tuple[Reward, Reward]] = KINDS
+    size: int | None, kinds: Sequence[tuple[Reward, Reward]] = ab.KINDS
 ) -> Callable[[], Iterator[Sampled]]:
     """Worlds of two answers that another policy samples, each with questions about them."""
-    questions = [pair(0.3, 1.0, rewards, size) for rewards in kinds]
+    questions = [ab.pair(0.3, 1.0, rewards, size) for rewards in kinds]
     return lambda: itertools.product(
         (World(p) for p in sampled_elsewhere() if len(p.sequences) == 2), questions
     )
@@ -71,7 +59,7 @@ def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor
 @claim("VY-B1-J")
 def the_objective_in_one_variable() -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
-    for q, old in itertools.product(pairs(*KINDS, refs=(0.3,), betas=(0.7,)), (0.1, 0.5, 0.8)):
+    for q, old in itertools.product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (0.1, 0.5, 0.8)):
         sampler = torch.tensor([old, 1 - old], dtype=torch.float64)
         values = q.objective(torch.stack((POINTS, 1 - POINTS), -1), sampler)
         claimed = _printed_objective(q, POINTS, old)
@@ -81,15 +69,15 @@ def the_objective_in_one_variable() -> Iterator[Found]:
 @claim("VY-eq17")
 def the_slope_in_groups_of_two() -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
-    for q, x in itertools.product(pairs(*KINDS, refs=(0.3,), betas=(0.7,)), (-3.0, -1.0, 0.5, 2.0)):
-        a, b = with_odds(x)
-        yield same(lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
+    for q, x in itertools.product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (-3.0, -1.0, 0.5, 2.0)):
+        a, b = ab.with_odds(x)
+        yield same(ab.lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
 
 
-@claim("VY-B1-quad", over=lambda: pairs(*KINDS))
+@claim("VY-B1-quad", over=lambda: ab.pairs(*ab.KINDS))
 def the_quadratic_for_groups_of_two(q: Question) -> Iterator[Found]:
     """The stationary policy is its positive root, and the other root is negative."""
-    ratio, x = q.beta / q.gamma, answer_a(q)
+    ratio, x = q.beta / q.gamma, ab.answer_a(q)
     yield same(x**2 - (1 - ratio) * x - ratio * q.ref[0], 0.0)
     yield at_most(1 - ratio - x, 0.0)  # the other root: the two add up to 1 - ratio
 
@@ -99,7 +87,7 @@ def _printed_gain(new: torch.Tensor, old: torch.Tensor) -> float:
     return float(new[0] / (old[0] * old[1]).sqrt() - (old[0] / old[1]).sqrt())
 
 
-EVEN = with_odds(0.0)
+EVEN = ab.with_odds(0.0)
 
 
 @claim("VY-eq18")
@@ -111,8 +99,8 @@ def the_mean_preference_in_large_groups() -> Iterator[Found]:
         yield printed(error)
         yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.sigma(w.p), "corrected")
         yield from in_forms(error, *(("inside",) if len(q.levels[0]) == 1 else ()))
-    new = with_odds(1.0)
-    gain = float((new - EVEN) @ pair(0.3, 1.0, CHECKED, None).preference(EVEN))
+    new = ab.with_odds(1.0)
+    gain = float((new - EVEN) @ ab.pair(0.3, 1.0, ab.CHECKED, None).preference(EVEN))
     claimed = _printed_gain(new, EVEN)
     yield numbers(new=new[0], printed=claimed, gain=gain, weaker=1 - gain / claimed)
 
@@ -129,14 +117,14 @@ def the_variance_of_the_reward() -> Iterator[Found]:
         yield same(total, between + own, "corrected")
         if len(q.levels[0]) == 1:
             yield from in_forms(apart(total, between), "printed", "inside")
-    q = pair(0.3, 1.0, CHECKED, None)
+    q = ab.pair(0.3, 1.0, ab.CHECKED, None)
     yield numbers(variance=q.sigma(EVEN) ** 2, between=(q.r[0] - q.r[1]) ** 2 * EVEN[0] * EVEN[1])
 
 
-@claim("VY-eq19", over=lambda: pairs(CERTAIN, size=None))
+@claim("VY-eq19", over=lambda: ab.pairs(ab.CERTAIN, size=None))
 def the_quadratic_for_large_groups(q: Question) -> Iterator[Found]:
     """The printed objective has slope 0 at the root of the quadratic above the reference, and only there."""
-    (a, b), r, beta = stationary_pair(q).tolist(), float(q.ref[0]), q.beta
+    (a, b), r, beta = ab.stationary_pair(q).tolist(), float(q.ref[0]), q.beta
     yield same(beta * (a - r), math.sqrt(a * b))
     yield same((1 + beta**2) * a**2 - (2 * beta**2 * r + 1) * a + beta**2 * r**2, 0.0)
     other = (2 * beta**2 * r + 1) / (1 + beta**2) - a  # the two roots add up to this
@@ -156,19 +144,19 @@ def h(beta: float, ref: float, x: float) -> float:
 
 def _is_slope(q: Question, log_odds: float, x: float) -> Comparison:
     """At x, the probability of a with these log-odds, the slope of a minus that of b is beta h."""
-    return same(lead(q, log_odds), q.beta * h(q.beta, float(q.ref[0]), x))
+    return same(ab.lead(q, log_odds), q.beta * h(q.beta, float(q.ref[0]), x))
 
 
 def large(*betas: float) -> Callable[[], list[Question]]:
     """The KL divergence as the penalty, large groups, certain rewards."""
-    return lambda: pairs(CERTAIN, betas=betas, size=None, penalty="weighted")
+    return lambda: ab.pairs(ab.CERTAIN, betas=betas, size=None, penalty="weighted")
 
 
 @claim("VY-B2-derivative", over=large(0.3, 5.0))
 def the_slope_with_the_divergence(q: Question) -> Iterator[Found]:
     """The slope of a minus that of b is beta h, where the sampler is the policy."""
     for x in (-3.0, 0.5, 2.0):
-        yield _is_slope(q, x, float(with_odds(x)[0]))
+        yield _is_slope(q, x, float(ab.with_odds(x)[0]))
 
 
 def _sign(comparison: bool) -> torch.Tensor:
@@ -178,7 +166,7 @@ def _sign(comparison: bool) -> torch.Tensor:
 @claim("VY-B2-gamma")
 def the_sign_of_the_difference() -> Iterator[Found]:
     """The sign of a difference is meant: that of a comparison is 0, not -1, where b is better."""
-    for w, q in _sampled(None, (CERTAIN, (0.0, 1.0), (-3.0, 2.0)))():
+    for w, q in _sampled(None, (ab.CERTAIN, (0.0, 1.0), (-3.0, 2.0)))():
         a, b = q.r
         gain = policy_mean(w, q.preference(w.p))[0]
         gamma = gain * float((w.p[0] * w.p[1]).sqrt()) / float(w.pi[0] - w.p[0])
@@ -192,9 +180,9 @@ def where_h_is_smallest(q: Question) -> Iterator[Found]:
     """The slope falls up to x* and rises after it."""
     middle = 2 * math.asinh(q.beta)  # log-odds of x*
     star = (1 + math.sqrt(1 - 1 / (1 + q.beta**2))) / 2
-    yield same(with_odds(middle)[0], star)
+    yield same(ab.with_odds(middle)[0], star)
     for side in (-1, 1):
-        yield rises([lead(q, middle + side * x) for x in (0.0, 0.1, 1.0, 5.0)])
+        yield rises([ab.lead(q, middle + side * x) for x in (0.0, 0.1, 1.0, 5.0)])
     yield _is_slope(q, middle, star)
 
 
@@ -207,11 +195,11 @@ def limits_at_both_ends() -> Iterator[Found]:
         outside += [math.isnan(h(q.beta, ref, x)) for y in (1e-4, 1e-8, 1e-12) for x in (-y, 1 + y)]
         for side in (-1.0, 1.0):
             far = [2 * math.log(10.0) * side * n for n in (2, 4, 6)]
-            roots = [float(with_odds(x).prod().sqrt()) for x in far]
-            ends = [apart(lead(q, x) * root, 1.0) for x, root in zip(far, roots, strict=True)]
+            roots = [float(ab.with_odds(x).prod().sqrt()) for x in far]
+            ends = [apart(ab.lead(q, x) * root, 1.0) for x, root in zip(far, roots, strict=True)]
             yield from (at_most(b, 0.1 * a, "corrected") for a, b in itertools.pairwise(ends))
-            near = float(with_odds(far[0])[0])
-            yield same(lead(q, far[0]) / q.beta / h(q.beta, ref, near), 1.0, "corrected")
+            near = float(ab.with_odds(far[0])[0])
+            yield same(ab.lead(q, far[0]) / q.beta / h(q.beta, ref, near), 1.0, "corrected")
     yield printed(share_of_cases(outside))
     yield numbers(inside_root=-1e-4 * (1 + 1e-4), points=len(outside))
 
@@ -230,8 +218,8 @@ def _threshold(ref: float) -> float:
 def zeros_of_h() -> Iterator[Found]:
     """For small beta a leads everywhere; for large beta two policies have no slope."""
     for small, big in zip(large(0.3)(), large(8.0)(), strict=True):
-        yield at_most(0.0, min(lead(small, float(x)) for x in range(-15, 16)))
-        zeros = all_stationary_pairs(big)
+        yield at_most(0.0, min(ab.lead(small, float(x)) for x in range(-15, 16)))
+        zeros = ab.all_stationary_pairs(big)
         yield same(float(len(zeros)), 2.0)
         yield from (same(h(8.0, float(big.ref[0]), float(p[0])), 0.0) for p in zeros)
-    yield numbers(thresholds=[_threshold(ref) for ref in REFERENCES])
+    yield numbers(thresholds=[_threshold(ref) for ref in ab.REFERENCES])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 import torch
@@ -18,7 +18,9 @@ from kl_book.ledger.claims.ground.group_objective import (
     printed_objective,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.preferences import expected_preference, large_group_preference
+from kl_book.ledger.claims.ground.preferences import expected_preference
+from kl_book.ledger.claims.ground.stationary_policies import question, stationary
+from kl_book.ledger.claims.ground.two_answers import answer_a, eq14, pair
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import bandits
 
@@ -27,34 +29,12 @@ BETA = 0.04
 RIGHT = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
 
-def _bisected(above: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """The two neighboring floats between which ``above`` turns from true to false."""
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if above(middle) else (low, middle)
-    return low, high
-
-
-def _first_order(w: World, beta: float, size: int) -> torch.Tensor:
-    """A policy with (1 - (P_G - E P_G)/beta) pi = ref, found by damped steps, [count]."""
-    p = w.ref
-    for _ in range(60):
-        preference = expected_preference(w.R, p, size)
-        pairs = list(zip(w.ref.tolist(), preference.tolist(), strict=True))
-
-        def above(x: float, pairs: list[tuple[float, float]] = pairs) -> bool:
-            return sum(q / (x - advantage) for q, advantage in pairs) > 1 / beta
-
-        most = float(preference.max())
-        _, multiplier = _bisected(above, most, most + beta)
-        p = (p + beta * w.ref / (multiplier - preference)) / 2
-    return p / p.sum()
-
-
 @claim("VY-1.2-scaling", over=lambda: product(each(*bandits()[3:5])(), ((1.0, 2), (0.5, 3))))
 def the_reference_is_scaled_by_the_preference(case: tuple[World, tuple[float, int]]) -> Iterator[Found]:
     """Where the gradient of eq (1) vanishes, pi / ref rises with P_G, as 1/(1 - x) and not as exp(x)."""
     start, (beta, size) = case
-    w = start.replace(logits=_first_order(start, beta, size).log()[None])
+    policy = stationary(question(start.ref.tolist(), beta, start.R.tolist(), size))
+    w = start.replace(logits=policy.log()[None])
     slopes = simplex_slopes(printed_objective(w, size, beta), w.pi)
     yield same(slopes, slopes.mean())
     x = expected_preference(w.R, w.pi, size)
@@ -66,17 +46,6 @@ def the_reference_is_scaled_by_the_preference(case: tuple[World, tuple[float, in
     yield differs(pool / pool.sum(), w.pi)
 
 
-Gap = Callable[[float], float]
-
-
-def _balance(gap: Gap, ref: float, beta: float) -> float:
-    """The probability of the better of two answers that solves eq (11), between ref and 1.
-
-    ``gap``: P_G of the better answer minus that of the other, where the better one has the probability x.
-    """
-    return _bisected(lambda x: gap(x) > beta * (x - ref) / (x * (1 - x)), ref, 1.0)[0]
-
-
 def _probabilities(x: float) -> torch.Tensor:
     return torch.tensor([x, 1 - x], dtype=torch.float64)
 
@@ -86,29 +55,17 @@ def _pair(x: float, ref: float) -> World:
     return two((x, 1 - x), (ref, 1 - ref)).replace(rewards=RIGHT)
 
 
-def _certain(size: int | None) -> Gap:
-    """The gap of rewards 1 and 0 in groups of this size, None for the limit of large ones."""
-
-    def gap(x: float) -> float:
-        p = _probabilities(x)
-        a, b = large_group_preference(RIGHT, p) if size is None else expected_preference(RIGHT, p, size)
-        return float(a - b)
-
-    return gap
-
-
 @claim("VY-1.2-practice")
 def at_the_default_the_reward_decides() -> Iterator[Found]:
     """At beta = 0.04 the better of two answers gets more than half, whatever the reference gave it."""
     shares = []
     for ref, size in product((0.01, 0.1, 0.5), (2, 8, None)):
-        x = _balance(_certain(size), ref, BETA)
+        x = answer_a(pair(ref, BETA, size=size))
         shares.append(x)
         yield less(0.5, x)
         if size == 2:
             yield same(_push(x, ref, BETA), 0.0)
-    narrow, wide = (_balance(lambda _, gap=gap: gap, 0.1, BETA) for gap in (0.05, 0.2))  # type: ignore[misc]
-    yield numbers(lowest=min(shares), narrow=narrow, wide=wide)
+    yield numbers(lowest=min(shares), narrow=eq14(BETA / 0.05, 0.1), wide=eq14(BETA / 0.2, 0.1))
 
 
 REFERENCES, RATIOS = (0.001, 0.01, 0.1, 0.5), (0.04, 0.3, 0.7, 1.0, 1.5)
@@ -160,7 +117,7 @@ def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
     """Where eq (11) holds the gradient on the simplex vanishes; other policies may have more, nearby too."""
     against, minima = [], []
     for ref, beta in product(REFERENCES, RATIOS):
-        x = _balance(lambda _: 1.0, ref, beta)
+        x = eq14(beta, ref)
         w, others = _pair(x, ref), _candidates(x, ref)
         f = printed_objective(w, 2, beta)
         slopes = simplex_slopes(f, w.pi)
@@ -180,7 +137,7 @@ def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
 
 def _at_a_minimum() -> dict[str, float]:
     """Beta 0.7 and a reference of 0.01: the policy of eq (14), the curvature there, and a better policy."""
-    w = _pair(_balance(lambda _: 1.0, 0.01, 0.7), 0.01)
+    w = _pair(eq14(0.7, 0.01), 0.01)
     f, x = printed_objective(w, 2, 0.7), float(w.pi[0])
     gain, better = _best_gain(f, w.pi, _candidates(x, 0.01))
     return {"x": x, "bend": _curvature(f, w.pi), "gain": gain, "better": better}
@@ -188,6 +145,6 @@ def _at_a_minimum() -> dict[str, float]:
 
 def _left_on_old_samples() -> dict[str, float]:
     """A noisy grader: the policy of eq (14), and a better one on samples of it."""
-    y = _balance(lambda _: 0.1, 0.01, BETA)
+    y = eq14(BETA / 0.1, 0.01)
     lost, where = _best_gain(_noisy_pair(y, 0.01, BETA), _probabilities(y), _candidates(y, 0.01))
     return {"y": y, "lost": lost, "where": where}

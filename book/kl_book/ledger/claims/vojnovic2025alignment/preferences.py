@@ -90,21 +90,15 @@ def groups_of_two_compare_pairs() -> Iterator[Found]:
     yield numbers(fewest=min(ties), most=max(ties))
 
 
-def _bell(x: torch.Tensor) -> torch.Tensor:
-    return (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
-
-
-def _below(x: torch.Tensor) -> torch.Tensor:
-    """The chance that a standard normal number is below x."""
-    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+NORMAL = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1.0)
 
 
 def _never_tied(w: World) -> tuple[torch.Tensor, torch.Tensor]:
     """Rewards with normal noise: P(o > o') in closed form, and E[sign(r - r')] by quadrature."""
     gap = w.R[:, None] - w.R
     x = torch.linspace(-12, 12, 481, dtype=torch.float64)
-    sign = _bell(x) * (_below(x + gap[..., None]) - _below(-x - gap[..., None]))
-    return _below(gap / math.sqrt(2)), torch.trapezoid(sign, x)
+    sign = NORMAL.log_prob(x).exp() * (2 * NORMAL.cdf(x + gap[..., None]) - 1)
+    return NORMAL.cdf(gap / math.sqrt(2)), torch.trapezoid(sign, x)
 
 
 @claim("VY-G2-R2-antisym", over=each(sampled_elsewhere, bandits))

@@ -19,6 +19,7 @@ from kl_book.ledger.claims.comparisons import (
     printed,
     same,
 )
+from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.stationary_policies import (
     NOISY,
@@ -29,7 +30,6 @@ from kl_book.ledger.claims.ground.stationary_policies import (
     right_or_wrong,
     stationary,
 )
-from kl_book.ledger.claims.ground.two_answers import CERTAIN, pair, stationary_pair
 from kl_book.ledger.claims.ground.world import two
 
 GRADED: tuple[Reward, ...] = (0.0, 0.4, 1.0)
@@ -41,7 +41,7 @@ def everywhere_positive() -> tuple[Answered, ...]:
     """Stationary policies that give every answer of the reference, in groups of 2, 3, 4 and 8."""
     cases = [question(THREE, beta, GRADED, size) for beta in (0.3, 4.0) for size in (2, 4)]
     cases += [question(THREE, 0.5, NOISY, size) for size in (2, 3)]
-    cases.append(pair(0.3, 0.5, CERTAIN, 8))
+    cases.append(ab.pair(0.3, 0.5, ab.CERTAIN, 8))
     return tuple((q, stationary(q)) for q in cases)
 
 
@@ -49,8 +49,8 @@ def everywhere_positive() -> tuple[Answered, ...]:
 def some_never_sampled() -> tuple[Answered, ...]:
     """Stationary policies that never give some answers which the reference gives."""
     three = question(THREE, 0.5, GRADED, 3)
-    collapsed = pair(0.01, 0.04, CERTAIN, 8)
-    places = ((pair(0.3, 0.5), (0,)), (three, (1, 2)), (three, (2,)), (collapsed, (0,)))
+    collapsed = ab.pair(0.01, 0.04, ab.CERTAIN, 8)
+    places = ((ab.pair(0.3, 0.5), (0,)), (three, (1, 2)), (three, (2,)), (collapsed, (0,)))
     return tuple((q, stationary(q, used)) for q, used in places)
 
 
@@ -125,7 +125,7 @@ def worse_answers_are_further_than_beta() -> Iterator[Found]:
         lead = _lead(q, policy)
         yield at_most(lead.abs().max() / q.beta, 1.0)
         yield same(q.beta * (1 - q.ref / policy), lead, "corrected")
-    q = pair(0.3, 0.04)
+    q = ab.pair(0.3, 0.04)
     policy = stationary(q)
     advantage = float(_lead(q, policy)[1])
     yield numbers(worse=policy[1], below=-advantage, in_beta=-advantage / q.beta, advantage=advantage)
@@ -159,7 +159,7 @@ FALLS = 0.7  # an error of 1/G halves where G doubles
 
 def _residual(q: Question) -> float:
     """By how much a stationary policy of finite groups misses (13)."""
-    policy = stationary_pair(q) if len(q.reference) == 2 else stationary(q)
+    policy = ab.stationary_pair(q) if len(q.reference) == 2 else stationary(q)
     lead = (q.r - policy @ q.r) / (q.beta * q.sigma(policy))
     return apart((1 - lead) * policy, q.ref)
 
@@ -170,8 +170,8 @@ def the_condition_for_large_groups() -> Iterator[Found]:
     rates = (right_or_wrong(0.9), right_or_wrong(0.2))
     cases: list[tuple[Question, tuple[int, ...]]] = [
         (question(THREE, 1.0, GRADED, None), (8, 16)),
-        (pair(0.3, 0.5, CERTAIN, None), (16, 32, 64)),
-        (pair(0.3, 0.5, rates, None), (4, 8, 16)),
+        (ab.pair(0.3, 0.5, ab.CERTAIN, None), (16, 32, 64)),
+        (ab.pair(0.3, 0.5, rates, None), (4, 8, 16)),
     ]
     times_size = []
     for q, sizes in cases:

@@ -19,6 +19,7 @@ from kl_book.ledger.claims.comparisons import (
     printed,
     same,
 )
+from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.best_policies import Objective, not_best
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
@@ -33,25 +34,11 @@ from kl_book.ledger.claims.ground.stationary_policies import (
     stationary,
 )
 from kl_book.ledger.claims.ground.sums import mean, reverse_kl
-from kl_book.ledger.claims.ground.two_answers import (
-    CERTAIN,
-    CHECKED,
-    GRADED,
-    KINDS,
-    NEARLY_ZERO,
-    REFERENCES,
-    all_stationary_pairs,
-    answer_a,
-    lead,
-    pairs,
-    stationary_pair,
-    weighted,
-)
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere
 
 GRADES: tuple[Reward, ...] = (0.0, 0.4, 1.0)
-RANDOM = (CHECKED, GRADED)
+RANDOM = (ab.CHECKED, ab.GRADED)
 
 
 def log_odds(policy: torch.Tensor) -> float:
@@ -102,46 +89,45 @@ def _pooled(q: Question, policy: torch.Tensor, gap: float) -> float:
     return apart(log_odds(policy), log_odds(q.ref) + gap / q.beta)
 
 
-@claim("VY-3-binary", over=lambda: pairs(*KINDS, refs=REFERENCES[1:], betas=(0.1, 0.5), penalty="weighted"))
+@claim(
+    "VY-3-binary",
+    over=lambda: ab.pairs(*ab.KINDS, refs=ab.REFERENCES[1:], betas=(0.1, 0.5), penalty="weighted"),
+)
 def the_pool_over_two_answers(q: Question) -> Iterator[Found]:
     """pi(a) is e^(gamma/2beta) pi_ref(a)/Z, for deterministic and random rewards."""
     up, (a, b) = math.exp(q.gamma / (2 * q.beta)), q.ref.tolist()
-    yield same(answer_a(q), up * a / (up * a + b / up))
+    yield same(ab.answer_a(q), up * a / (up * a + b / up))
 
 
 @claim("VY-fig3")
 def no_jump_with_the_divergence() -> Iterator[Found]:
     """pi(a) is at most e^(gamma/beta) pi_ref(a), so that it goes to 0 with the reference."""
-    refs = (NEARLY_ZERO, 1e-6, 0.3)
-    for q in pairs(CERTAIN, GRADED, refs=refs, betas=(0.1, 0.5), penalty="weighted"):
-        yield at_most(answer_a(q), math.exp(q.gamma / q.beta) * q.reference[0] + 1e-15)
-        yield printed(_pooled(q, stationary_pair(q), q.gamma))
-    yield numbers(once_in_a_thousand=answer_a(weighted(1e-3, 0.04)))
-
-
-def _signal(q: Question, policy: torch.Tensor) -> float:
-    """(r(a) - r(b)) / sigma(pi)."""
-    a, b = q.r.tolist()
-    return (a - b) / float(q.sigma(policy))
+    refs = (ab.NEARLY_ZERO, 1e-6, 0.3)
+    for q in ab.pairs(ab.CERTAIN, ab.GRADED, refs=refs, betas=(0.1, 0.5), penalty="weighted"):
+        yield at_most(ab.answer_a(q), math.exp(q.gamma / q.beta) * q.reference[0] + 1e-15)
+        yield printed(_pooled(q, ab.stationary_pair(q), q.gamma))
+    yield numbers(once_in_a_thousand=ab.answer_a(ab.weighted(1e-3, 0.04)))
 
 
 def _leads_everywhere(q: Question) -> bool:
     """Whether answer a has the larger slope at all log-odds from -15 to 15."""
-    return all(lead(q, float(x)) > 0 for x in range(-15, 16))
+    return all(ab.lead(q, float(x)) > 0 for x in range(-15, 16))
 
 
 @claim("VY-3-Ginf-small")
 def small_coefficients_with_the_divergence() -> Iterator[Found]:
     """With certain rewards a leads everywhere; with random ones there is an optimum below 1 at every beta."""
     for ref, beta in ((0.3, 1.0), (0.3, 0.3), (0.8, 1.0)):
-        not_certain = not _leads_everywhere(weighted(ref, beta, CERTAIN, None))
+        not_certain = not _leads_everywhere(ab.weighted(ref, beta, ab.CERTAIN, None))
         yield from in_forms(not_certain, "printed", "inside")
         for rewards in RANDOM:
-            q = weighted(ref, beta, rewards, None)
-            policy = stationary_pair(q)
+            q = ab.weighted(ref, beta, rewards, None)
+            policy = ab.stationary_pair(q)
             yield printed(1 - float(policy[0]))
-            yield corrected(_pooled(q, policy, _signal(q, policy)))
-    one, small = (float(stationary_pair(weighted(0.3, beta, CHECKED, None))[1]) for beta in (1.0, 0.3))
+            yield corrected(_pooled(q, policy, 1 / q.noise(policy)))
+    one, small = (
+        float(ab.stationary_pair(ab.weighted(0.3, beta, ab.CHECKED, None))[1]) for beta in (1.0, 0.3)
+    )
     yield numbers(at_1=one, at_03=small)
 
 
@@ -150,19 +136,19 @@ def large_coefficients_with_the_divergence() -> Iterator[Found]:
     """With certain rewards two policies are best in their own groups; with random rewards one is."""
     without = []
     for ref, beta in ((0.3, 5.0), (0.8, 8.0)):
-        q = weighted(ref, beta, CERTAIN, None)
-        policies = all_stationary_pairs(q)
+        q = ab.weighted(ref, beta, ab.CERTAIN, None)
+        policies = ab.all_stationary_pairs(q)
         errors = (apart(float(len(policies)), 2.0), *map(q.could_gain, policies))
         yield from in_forms(max(errors), "printed", "inside")
         for rewards in RANDOM:
-            q = weighted(ref, beta, rewards, None)
-            policies = all_stationary_pairs(q)
+            q = ab.weighted(ref, beta, rewards, None)
+            policies = ab.all_stationary_pairs(q)
             without.append(len(policies) != 2)
-            yield from (corrected(_pooled(q, policy, _signal(q, policy))) for policy in policies)
+            yield from (corrected(_pooled(q, policy, 1 / q.noise(policy))) for policy in policies)
             yield same(float(len(policies)), 1.0, "corrected")
     yield printed(share_of_cases(without))
-    (one,) = all_stationary_pairs(weighted(0.3, 5.0, CHECKED, None))
-    low, high = all_stationary_pairs(weighted(0.3, 5.0, CERTAIN, None))
+    (one,) = ab.all_stationary_pairs(ab.weighted(0.3, 5.0, ab.CHECKED, None))
+    low, high = ab.all_stationary_pairs(ab.weighted(0.3, 5.0, ab.CERTAIN, None))
     yield numbers(random=one[0], low=low[0], high=high[0])
 
 

@@ -39,9 +39,14 @@ def is_eq15(q: Question, form: Form = "printed") -> Comparison:
     return same(ab.answer_a(q), eq15(q), form)
 
 
+def noise(q: Question) -> float:
+    """sigma(pi) over r(a) - r(b), at the stationary policy."""
+    return q.noise(ab.stationary_pair(q))
+
+
 def _not_of_the_noise(q: Question) -> float:
     """Error of "(14) with sigma(pi)/(r(a) - r(b)) in the place of 1/gamma"."""
-    return apart(ab.answer_a(q), ab.eq14(q.beta * q.noise(ab.stationary_pair(q)), float(q.ref[0])))
+    return apart(ab.answer_a(q), ab.eq14(q.beta * noise(q), float(q.ref[0])))
 
 
 def large() -> list[Question]:
@@ -49,7 +54,7 @@ def large() -> list[Question]:
     return ab.pairs(*ab.KINDS, size=None)
 
 
-def certain() -> list[Question]:
+def deterministic() -> list[Question]:
     """Large groups with certain rewards."""
     return ab.pairs(ab.CERTAIN, OTHER, size=None)
 
@@ -60,7 +65,7 @@ def the_policy_for_large_groups() -> Iterator[Found]:
     for q in large():
         yield is_eq15(q)
         yield corrected(_not_of_the_noise(q))
-    yield from (is_eq15(q, "inside") for q in certain())
+    yield from (is_eq15(q, "inside") for q in deterministic())
     q, small = ab.pair(0.3, 0.5, ab.CHECKED, None), ab.pair(0.3, 0.04, ab.CHECKED, None)
     yield numbers(eq15=eq15(q), a=ab.answer_a(q), of_16=ab.answer_a(q._replace(size=16)))
     yield numbers(worse=1 - ab.answer_a(small), worse_eq15=1 - eq15(small))
@@ -92,9 +97,8 @@ def noise_enters_the_policy() -> Iterator[Found]:
     q = ab.pair(0.3, 0.5, ab.CHECKED, None)
     x = ab.answer_a(q)
     beta_of_eq15 = (x * (1 - x)) ** 0.5 / (x - q.reference[0])  # from (19)
-    yield numbers(
-        certain=ab.answer_a(ab.pair(0.3, 0.5, ab.CERTAIN, None)), noisy=x, beta_of_eq15=beta_of_eq15
-    )
+    certain = ab.answer_a(ab.pair(0.3, 0.5, ab.CERTAIN, None))
+    yield numbers(certain=certain, noisy=x, beta_of_eq15=beta_of_eq15)
 
 
 def _pull_of_the_reference(q: Question) -> float:
@@ -111,17 +115,14 @@ def _saturated(x: float) -> float:
 @claim("VY-eq15-more")
 def large_groups_against_groups_of_two() -> Iterator[Found]:
     """Large groups are nearer to the reward where (r(a) - r(b))/sigma(pi) is above gamma, and only there."""
-    every = (*ab.KINDS, ab.RARE)
-    for small, many in zip(ab.pairs(*every), ab.pairs(*every, size=None), strict=True):
+    for small in ab.pairs(*ab.KINDS, ab.RARE):
+        many = small._replace(size=None)
         yield less(ab.answer_a(small), ab.answer_a(many))
         gain = _pull_of_the_reference(many) - _pull_of_the_reference(small)
-        yield same(
-            _saturated(gain), _saturated(1 / many.noise(ab.stationary_pair(many)) - small.gamma), "corrected"
-        )
-    for small, many in zip(
-        ab.pairs(ab.CERTAIN, ab.CHECKED), ab.pairs(ab.CERTAIN, ab.CHECKED, size=None), strict=True
-    ):
-        yield less(ab.answer_a(small), ab.answer_a(many), "inside")
+        excess = 1 / noise(many) - small.gamma
+        yield same(_saturated(gain), _saturated(excess), "corrected")
+    for small in ab.pairs(ab.CERTAIN, ab.CHECKED):
+        yield less(ab.answer_a(small), ab.answer_a(small._replace(size=None)), "inside")
     small = ab.pair(0.3, 0.5, ab.RARE)
     yield numbers(of_two=ab.answer_a(small), of_many=ab.answer_a(small._replace(size=None)))
 
@@ -129,7 +130,7 @@ def large_groups_against_groups_of_two() -> Iterator[Found]:
 @claim("VY-eq15-discontinuous")
 def the_jump_for_large_groups() -> Iterator[Found]:
     """For certain rewards pi(a) goes to 1/(1 + beta^2) as pi_ref(a) goes to 0."""
-    yield from map(is_eq15, certain())
+    yield from map(is_eq15, deterministic())
     for q in ab.pairs(ab.CERTAIN, refs=(ab.NEARLY_ZERO,), betas=(0.1, 1.0, 3.0), size=None):
         yield at_most(abs(ab.answer_a(q) - 1 / (1 + q.beta**2)), 100 * ab.NEARLY_ZERO)
         yield differs(ab.answer_a(q), 0.0)
@@ -139,7 +140,7 @@ def the_jump_for_large_groups() -> Iterator[Found]:
 @claim("VY-eq15-bound")
 def the_better_answer_has_at_least_in_large_groups() -> Iterator[Found]:
     """For certain rewards pi(a) is at least 1/(1 + beta^2), and at least pi_ref(a)."""
-    for q in certain():
+    for q in deterministic():
         yield less(max(1 / (1 + q.beta**2), q.reference[0]), ab.answer_a(q), by=-1e-12)
         yield is_eq15(q)
     yield numbers(noisy=ab.answer_a(ab.pair(0.02, 0.5, ab.CHECKED, None)), bound=1 / (1 + 0.5**2))

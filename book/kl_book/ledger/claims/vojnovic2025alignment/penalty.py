@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, differs, in_forms, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, differs, inside, numbers, printed, same
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.group_objective import (
     clipped,
@@ -112,7 +112,7 @@ def where_the_reference_gives_nothing() -> Iterator[Found]:
     )
     infinite, finite = ([float(_penalty(w, size)(w.pi)) for size in (2, 3)] for w in (sampled, never))
     yield printed(share_of_cases(x < math.inf for x in (*finite, *infinite)))
-    yield from in_forms(share_of_cases(x < math.inf for x in infinite), "inside")
+    yield inside(share_of_cases(x < math.inf for x in infinite))
     yield numbers(penalty=finite[0])
 
 

@@ -9,14 +9,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
+from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
-from kl_book.ledger.claims.ground.group_objective import (
-    group_penalty,
-    group_rewards,
-    in_logits,
-    kl_from_reference,
-    printed_objective,
-)
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference
 from kl_book.ledger.claims.ground.stationary_policies import question, stationary
@@ -35,12 +29,12 @@ def the_reference_is_scaled_by_the_preference(case: tuple[World, tuple[float, in
     start, (beta, size) = case
     policy = stationary(question(start.ref.tolist(), beta, start.R.tolist(), size))
     w = start.replace(logits=policy.log()[None])
-    slopes = simplex_slopes(printed_objective(w, size, beta), w.pi)
+    slopes = simplex_slopes(grpo.printed_objective(w, size, beta), w.pi)
     yield same(slopes, slopes.mean())
     x = expected_preference(w.R, w.pi, size)
     x = (x - w.pi @ x) / beta
     scale = w.pi / w.ref
-    yield same(in_logits(w, beta * x - beta * (1 - 1 / scale)), 0.0)
+    yield same(grpo.in_logits(w, beta * x - beta * (1 - 1 / scale)), 0.0)
     yield at_most(1e-6, scale[x.argsort()].diff())
     pool = x.exp() * w.ref
     yield differs(pool / pool.sum(), w.pi)
@@ -96,19 +90,24 @@ def _noisy_pair(x: float, ref: float, beta: float) -> Objective:
     old, q = _probabilities(x), _probabilities(ref)
     levels = torch.stack([RIGHT, RIGHT])
     chances = torch.stack([_probabilities(0.55), _probabilities(0.45)])
-    return lambda new: group_rewards(new, old, levels, chances, 2) - beta * group_penalty(new, old, q, 2)
+
+    def objective(new: torch.Tensor) -> torch.Tensor:
+        reward = grpo.group_rewards(new, old, levels, chances, 2)
+        return reward - beta * grpo.group_penalty(new, old, q, 2)
+
+    return objective
 
 
 def _push(x: float, ref: float, beta: float) -> float:
     """Where the gradient of eq (1) pushes the first of two answers that the policy itself samples."""
     w = _pair(x, ref)
-    a, b = simplex_slopes(printed_objective(w, 2, beta), w.pi)
+    a, b = simplex_slopes(grpo.printed_objective(w, 2, beta), w.pi)
     return float(a - b)
 
 
 def _with_forward_kl(w: World, beta: float) -> Objective:
     """Eq (1) with beta KL(ref || pi) in the place of its penalty."""
-    reward, kl = printed_objective(w, 2, 0.0), kl_from_reference(w)
+    reward, kl = grpo.printed_objective(w, 2, 0.0), grpo.kl_from_reference(w)
     return lambda new: reward(new) - beta * kl(new)
 
 
@@ -119,7 +118,7 @@ def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
     for ref, beta in product(REFERENCES, RATIOS):
         x = eq14(beta, ref)
         w, others = _pair(x, ref), _candidates(x, ref)
-        f = printed_objective(w, 2, beta)
+        f = grpo.printed_objective(w, 2, beta)
         slopes = simplex_slopes(f, w.pi)
         yield same(slopes, slopes @ w.pi, "corrected")
         yield at_most(_best_gain(_with_forward_kl(w, beta), w.pi, others)[0], 0.0, "corrected")
@@ -127,7 +126,7 @@ def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
         yield at_most(0.0, _push(0.9 * x, ref, beta), "corrected")
         curvature = -beta * float(((2 * w.ref - w.pi) / w.pi**2).sum())
         yield same(_curvature(f, w.pi) / curvature, 1.0, "corrected")
-        gains = (_best_gain(j, w.pi, others)[0] for j in (f, printed_objective(w, 2, beta, EPSILON)))
+        gains = (_best_gain(j, w.pi, others)[0] for j in (f, grpo.printed_objective(w, 2, beta, EPSILON)))
         against.append(min(gains) > 1e-9)
         minima.append(curvature > 0)
     yield printed(share_of_cases(against))
@@ -138,7 +137,7 @@ def a_solution_need_not_be_a_maximum() -> Iterator[Found]:
 def _at_a_minimum() -> dict[str, float]:
     """Beta 0.7 and a reference of 0.01: the policy of eq (14), the curvature there, and a better policy."""
     w = _pair(eq14(0.7, 0.01), 0.01)
-    f, x = printed_objective(w, 2, 0.7), float(w.pi[0])
+    f, x = grpo.printed_objective(w, 2, 0.7), float(w.pi[0])
     gain, better = _best_gain(f, w.pi, _candidates(x, 0.01))
     return {"x": x, "bend": _curvature(f, w.pi), "gain": gain, "better": better}
 

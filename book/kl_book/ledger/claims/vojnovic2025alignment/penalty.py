@@ -9,28 +9,13 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, inside, numbers, printed, same
+from kl_book.ledger.claims.ground import group_objective as grpo
+from kl_book.ledger.claims.ground import worlds
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
-from kl_book.ledger.claims.ground.group_objective import (
-    clipped,
-    exact_in_policy,
-    group_penalty,
-    in_logits,
-    kl_from_reference,
-    policy_mean,
-    printed_objective,
-)
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference
 from kl_book.ledger.claims.ground.sums import reverse_kl
 from kl_book.ledger.claims.ground.world import World, each
-from kl_book.ledger.claims.ground.worlds import (
-    bandits,
-    few_sampled_elsewhere,
-    sampled_elsewhere,
-    three_policies,
-    trees,
-    worlds,
-)
 
 EPSILON = 0.2
 BETA = 0.04
@@ -39,12 +24,12 @@ BETA = 0.04
 def _are_slopes(w: World, f: Objective, claimed: torch.Tensor) -> Iterator[Found]:
     """Claimed derivatives are those of f, one by one and in the logits of the policy."""
     yield same(simplex_slopes(f, w.pi), claimed)
-    yield same(in_logits(w, claimed), exact_in_policy(w, f)[1])
+    yield same(grpo.in_logits(w, claimed), grpo.exact_in_policy(w, f)[1])
 
 
 def _penalty(w: World, size: int = 2) -> Objective:
     """E[(1/G) sum_i D_i] as a function of pi_theta."""
-    return lambda new: group_penalty(new, w.p, w.ref, size)
+    return lambda new: grpo.group_penalty(new, w.p, w.ref, size)
 
 
 def _kl(w: World) -> Objective:
@@ -63,21 +48,20 @@ def _moved(w: World, by: float) -> World:
     return w.replace(logits=new.log(), behavior_logits=w.problem.logits)
 
 
-@claim("VY-eq1-clip", over=each(lambda: bandits()[::2]))
+@claim("VY-eq1-clip", over=each(lambda: worlds.bandits()[::2]))
 def near_the_old_policy_the_clip_does_nothing(start: World) -> Iterator[Found]:
     """While no ratio leaves [0.8, 1.2], value and gradient of eq (1) are those without its clip."""
     for by in (0.05, EPSILON - 1e-9):
         near = _moved(start, by)
         for size in (2, 3) if len(near.R) < 6 else (2,):
-            at_clip, at_none = (
-                exact_in_policy(near, printed_objective(near, size, BETA, e)) for e in (EPSILON, None)
-            )
-            yield same(at_clip[0], at_none[0])
-            yield same(at_clip[1], at_none[1])
+            forms = (grpo.printed_objective(near, size, BETA, e) for e in (EPSILON, None))
+            (value, slope), (unclipped, unclipped_slope) = (grpo.exact_in_policy(near, f) for f in forms)
+            yield same(value, unclipped)
+            yield same(slope, unclipped_slope)
     far = _moved(start, 0.9)
     ratio = far.pi / far.p
-    yield same(clipped(ratio, EPSILON), ratio.clamp(max=1 + EPSILON).clamp(min=1 - EPSILON))
-    with_clip, without = (printed_objective(far, 2, BETA, e)(far.pi) for e in (EPSILON, None))
+    yield same(grpo.clipped(ratio, EPSILON), ratio.clamp(max=1 + EPSILON).clamp(min=1 - EPSILON))
+    with_clip, without = (grpo.printed_objective(far, 2, BETA, e)(far.pi) for e in (EPSILON, None))
     yield differs(with_clip, without)
 
 
@@ -88,18 +72,18 @@ def _kl_0(w: World) -> Objective:
 
 
 def _off_policy_and_near() -> Iterator[World]:
-    yield from each(few_sampled_elsewhere)()
-    yield from (_moved(w, 0.1) for w in each(*bandits()[:6])())
+    yield from each(worlds.few_sampled_elsewhere)()
+    yield from (_moved(w, 0.1) for w in each(*worlds.bandits()[:6])())
 
 
 @claim("VY-eq1", over=_off_policy_and_near)
 def the_objective_in_two_parts(w: World) -> Iterator[Found]:
     """Eq (1) group by group is E_pi[P_G] - beta KL_0, off-policy without the clip and near it with it."""
     near = float((w.pi / w.p - 1).abs().max()) < EPSILON
-    cost = exact_in_policy(w, _kl_0(w))[0]
+    cost = grpo.exact_in_policy(w, _kl_0(w))[0]
     for size in (2, 3):
-        value = printed_objective(w, size, BETA, EPSILON if near else None)(w.pi)
-        gain = policy_mean(w, expected_preference(w.R, w.p, size))[0]
+        value = grpo.printed_objective(w, size, BETA, EPSILON if near else None)(w.pi)
+        gain = grpo.policy_mean(w, expected_preference(w.R, w.p, size))[0]
         yield same(value, gain - BETA * cost)
 
 
@@ -107,7 +91,7 @@ def the_objective_in_two_parts(w: World) -> Iterator[Found]:
 def where_the_reference_gives_nothing() -> Iterator[Found]:
     """The penalty is infinite if the old policy samples such an answer; if it does not, it is finite."""
     sampled, never = (
-        World(three_policies((0.5, 0.4, 0.1), (0.7, 0.3, 0.0), old))
+        World(worlds.three_policies((0.5, 0.4, 0.1), (0.7, 0.3, 0.0), old))
         for old in ((0.5, 0.3, 0.2), (0.6, 0.4, 0.0))
     )
     infinite, finite = ([float(_penalty(w, size)(w.pi)) for size in (2, 3)] for w in (sampled, never))
@@ -119,38 +103,38 @@ def where_the_reference_gives_nothing() -> Iterator[Found]:
 # section 2.2: the penalty
 
 
-@claim("VY-eq7", over=each(few_sampled_elsewhere, bandits, lambda: trees()[:2]))
+@claim("VY-eq7", over=each(worlds.few_sampled_elsewhere, worlds.bandits, lambda: worlds.trees()[:2]))
 def the_penalty_is_a_mean_of_k3(w: World) -> Iterator[Found]:
     """E[(1/G) sum_i D_i] over all groups is KL_0, for groups of 2 and 3, on- and off-policy."""
     for size in (2, 3):
-        yield same(_penalty(w, size)(w.pi), exact_in_policy(w, _kl_0(w))[0])
+        yield same(_penalty(w, size)(w.pi), grpo.exact_in_policy(w, _kl_0(w))[0])
 
 
 @claim("VY-2.2-unbiased")
 def the_value_of_the_penalty() -> Iterator[Found]:
     """On-policy it is KL(pi || pi_ref); where another policy samples it is another number."""
-    yield from (same(_penalty(w)(w.pi), w.kl) for w in each(worlds)())
+    yield from (same(_penalty(w)(w.pi), w.kl) for w in each(worlds.worlds)())
     shares = []
-    for w in each(sampled_elsewhere)():
+    for w in each(worlds.sampled_elsewhere)():
         value = float(_penalty(w)(w.pi))
         yield differs(value, w.kl)
         shares.append(abs(value / w.kl - 1))
     yield numbers(most=max(shares))
 
 
-@claim("VY-eq8", over=each(sampled_elsewhere, bandits))
+@claim("VY-eq8", over=each(worlds.sampled_elsewhere, worlds.bandits))
 def derivative_of_the_penalty(w: World) -> Iterator[Found]:
     """-old ref / pi^2 + old / pi for every answer, wherever it is sampled from."""
     return _are_slopes(w, _penalty(w), -w.p * w.ref / w.pi**2 + w.p / w.pi)
 
 
-@claim("VY-eq9", over=each(worlds))
+@claim("VY-eq9", over=each(worlds.worlds))
 def derivative_of_the_kl(w: World) -> Iterator[Found]:
     """-log(ref / pi) + 1 for every answer."""
     return _are_slopes(w, _kl(w), -(w.ref / w.pi).log() + 1)
 
 
-@claim("VY-eq10", over=each(worlds))
+@claim("VY-eq10", over=each(worlds.worlds))
 def derivative_of_the_penalty_on_policy(w: World) -> Iterator[Found]:
     """-ref / pi + 1 where the policy samples itself."""
     return _are_slopes(w, _penalty(w), -w.ref / w.pi + 1)
@@ -162,29 +146,29 @@ def _doubled(w: World, f: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) 
     return with_two - with_one
 
 
-@claim("VY-2.2-different", over=each(worlds))
+@claim("VY-2.2-different", over=each(worlds.worlds))
 def the_two_gradients_differ(w: World) -> Iterator[Found]:
     """On-policy too, in the logits: with twice the reference one falls by ref/pi, the other by log 2."""
-    d_penalty, d_kl = (exact_in_policy(w, f(w))[1] for f in (_penalty, _kl))
+    d_penalty, d_kl = (grpo.exact_in_policy(w, f(w))[1] for f in (_penalty, _kl))
     yield differs(d_penalty, d_kl)
     yield same(d_kl, w.d_kl)
-    yield same(_doubled(w, lambda x, q: group_penalty(x, w.p, q, 2)), -w.ref / w.pi)
+    yield same(_doubled(w, lambda x, q: grpo.group_penalty(x, w.p, q, 2)), -w.ref / w.pi)
     yield same(_doubled(w, lambda x, q: reverse_kl(x.log(), q.log())), -math.log(2.0))
 
 
-@claim("VY-2.2-reverse", over=each(worlds))
+@claim("VY-2.2-reverse", over=each(worlds.worlds))
 def the_penalty_has_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
     """On-policy its gradient is that of KL(ref || pi): -ref/pi up to one constant for all answers."""
-    yield from _are_slopes(w, kl_from_reference(w), -w.ref / w.pi)
-    slopes, others = (simplex_slopes(f(w), w.pi) for f in (_penalty, kl_from_reference))
+    yield from _are_slopes(w, grpo.kl_from_reference(w), -w.ref / w.pi)
+    slopes, others = (simplex_slopes(f(w), w.pi) for f in (_penalty, grpo.kl_from_reference))
     yield same(slopes - others, 1.0)
-    d_penalty = exact_in_policy(w, _penalty(w))[1]
+    d_penalty = grpo.exact_in_policy(w, _penalty(w))[1]
     yield same(d_penalty, w.d_forward)
     yield differs(d_penalty, w.d_kl)
 
 
-@claim("VY-2.2-constant", over=each(worlds))
+@claim("VY-2.2-constant", over=each(worlds.worlds))
 def a_constant_in_the_gradient_does_nothing(w: World) -> Iterator[Found]:
     """Added to every derivative it leaves the gradient in the logits, and the best policy, as they are."""
     for constant in (0.0, 1.0, -5.0):
-        yield same(in_logits(w, -w.ref / w.pi + constant), exact_in_policy(w, _penalty(w))[1])
+        yield same(grpo.in_logits(w, -w.ref / w.pi + constant), grpo.exact_in_policy(w, _penalty(w))[1])

@@ -10,13 +10,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, regardless, same
+from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground.errors import apart, relative
-from kl_book.ledger.claims.ground.group_objective import (
-    group_rewards,
-    policy_mean,
-    preference_gradient,
-    reward_update,
-)
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.preferences import (
     expected_preference,
@@ -54,7 +49,7 @@ def the_reward_part_is_an_expected_preference(size: int) -> Iterator[Found]:
     """The mean over all groups of weighted advantages is the expected P_G of an answer of the policy."""
     for w, levels, chances in _enumerable(size):
         preference = expected_preference(levels, w.p, size, chances)
-        yield same(group_rewards(w.pi, w.p, levels, chances, size), policy_mean(w, preference)[0])
+        yield same(grpo.group_rewards(w.pi, w.p, levels, chances, size), grpo.policy_mean(w, preference)[0])
         yield same(w.p @ preference, 0.0)
 
 
@@ -71,9 +66,9 @@ def two_rewards_count_by_their_order(w: World) -> Iterator[Found]:
     """Another increasing scale of the rewards leaves every pair's advantages and the update as they are."""
     stretched, index = w.R.exp() + 5 * w.R**3, groups(w.problem, 2)[1]
     yield same(standardized_or_zero(w.R[index]), standardized_or_zero(stretched[index]))
-    yield same(reward_update(w, 2, stretched), preference_gradient(w, 2))
+    yield same(grpo.reward_update(w, 2, stretched), grpo.preference_gradient(w, 2))
     if len(w.R) > 2:  # in groups of three sizes do matter
-        yield differs(reward_update(w, 3, w.R), reward_update(w, 3, stretched))
+        yield differs(grpo.reward_update(w, 3, w.R), grpo.reward_update(w, 3, stretched))
 
 
 @claim("VY-G2-P2")
@@ -85,7 +80,7 @@ def groups_of_two_compare_pairs() -> Iterator[Found]:
         net = wins - wins.T
         for alone, column in zip(torch.eye(len(w.p), dtype=torch.float64), net.T, strict=True):
             yield same(expected_preference(levels, alone, 2, chances), column)
-        yield same(group_rewards(w.pi, w.p, levels, chances, 2), policy_mean(w, net @ w.p)[0])
+        yield same(grpo.group_rewards(w.pi, w.p, levels, chances, 2), grpo.policy_mean(w, net @ w.p)[0])
         ties.append(float(w.p @ (1 - wins - wins.T) @ w.p))
     yield numbers(fewest=min(ties), most=max(ties))
 
@@ -108,17 +103,17 @@ def without_ties_one_preference_is_enough(w: World) -> Iterator[Found]:
     yield same(wins + wins.T, 1.0)
     # group by group: half of both weighted advantages, E[sign] being the first
     from_pairs = (w.p[:, None] * w.p * sign * (w.rho[:, None] - w.rho)).sum() / 2
-    yield same(from_pairs, 2 * policy_mean(w, wins @ w.p)[0] - 1)
+    yield same(from_pairs, 2 * grpo.policy_mean(w, wins @ w.p)[0] - 1)
 
 
 def _slopes_of_wins(w: World, wins: torch.Tensor) -> torch.Tensor:
     """Exact gradient of 2 E[P(o > o')], [rows, vocab]."""
-    return 2 * policy_mean(w, wins @ w.p)[1]
+    return 2 * grpo.policy_mean(w, wins @ w.p)[1]
 
 
 def _share_of_wins(w: World) -> float:
     """How far that gradient, of certain rewards, is from that of R_2."""
-    return relative(_slopes_of_wins(w, win_rates(w.R)), preference_gradient(w, 2))
+    return relative(_slopes_of_wins(w, win_rates(w.R)), grpo.preference_gradient(w, 2))
 
 
 @claim("VY-G2-nlhf")
@@ -178,7 +173,7 @@ def the_reward_part_of_large_groups() -> Iterator[Found]:
         for w, levels, chances in _two_answers(noise):
             sampler = w.problem.sampled_from.softmax(-1)[0]
             expected = expected_reward(levels, chances)
-            gain = policy_mean(w, expected)[0] - float(sampler @ expected)
+            gain = grpo.policy_mean(w, expected)[0] - float(sampler @ expected)
             limit = gain / float(reward_deviation(levels, sampler, chances))
             yield same(w.pi @ large_group_preference(levels, w.p, chances), limit)
             off = [apart(w.pi @ expected_preference(levels, w.p, size, chances), limit) for size in sizes]

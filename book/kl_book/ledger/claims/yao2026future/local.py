@@ -9,40 +9,24 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, regardless, same
-from kl_book.ledger.claims.ground import errors
+from kl_book.ledger.claims.ground import errors, worlds
+from kl_book.ledger.claims.ground import updates as u
 from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.estimates import k3
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
 from kl_book.ledger.claims.ground.sequences import sum_from_here
-from kl_book.ledger.claims.ground.updates import (
-    GENERATORS,
-    local_slopes,
-    penalties,
-    penalty_gradient,
-    token_field,
-    utility_gradient,
-)
 from kl_book.ledger.claims.ground.world import World, each
-from kl_book.ledger.claims.ground.worlds import (
-    bandits,
-    sampled_elsewhere,
-    three_policies,
-    tree_of,
-    trees,
-    two_policies,
-    worlds,
-)
 from kl_companion.tabular import Problem
 
 
 def _local(w: World, f: str = "k3") -> torch.Tensor:
     """Mean of the penalties of tokens, differentiated one by one, [rows, vocab]."""
-    return token_field(w.problem, local_slopes(f, w.problem))
+    return u.token_field(w.problem, u.local_slopes(f, w.problem))
 
 
 def _from_here(w: World, f: str = "k3") -> torch.Tensor:
     """Mean of the scores of tokens, each times the penalties from it on, [rows, vocab]."""
-    return token_field(w.problem, sum_from_here(penalties(f, w.problem)))
+    return u.token_field(w.problem, sum_from_here(u.penalties(f, w.problem)))
 
 
 @claim("FRPO-P3.3", over=each(positions))
@@ -60,7 +44,7 @@ def an_unbiased_value_has_not_the_gradient(w: World) -> Iterator[Found]:
     yield same(gradient, exact_gradient(w.problem, "forward"))
 
 
-@claim("FRPO-abs-local", over=each(trees))
+@claim("FRPO-abs-local", over=each(worlds.trees))
 def the_loss_lacks_the_signal_of_the_penalties(w: World) -> Iterator[Found]:
     """Differentiated token by token, k3 lacks E sum_i (sum over j >= i of k3_j) score_i."""
     local = w.grad("k3", per_token=True)
@@ -70,66 +54,67 @@ def the_loss_lacks_the_signal_of_the_penalties(w: World) -> Iterator[Found]:
     yield same(local, w.partial(forward=True))
 
 
-@claim("FRPO-4.3-localgrad", over=each(worlds))
+@claim("FRPO-4.3-localgrad", over=each(worlds.worlds))
 def derivative_of_k3(w: World) -> Iterator[Found]:
     """(1 - u) times the score of the token, for every token of every sequence."""
     yield same(w.slope("k3", per_token=True), w.tokens(1 - (-w.t.log_ratio).exp()))
 
 
-@claim("FRPO-P4.3-direct", over=each(trees))
+@claim("FRPO-P4.3-direct", over=each(worlds.trees))
 def what_a_differentiated_penalty_has_and_lacks(w: World) -> Iterator[Found]:
     """-f'(u) u times the score, and not the penalties from the token on."""
-    u = (-w.t.log_ratio).exp()
-    for f, generator in GENERATORS.items():
-        leaf = u.clone().requires_grad_()
+    ratio = (-w.t.log_ratio).exp()
+    for f, generator in u.GENERATORS.items():
+        leaf = ratio.clone().requires_grad_()
         (by_u,) = torch.autograd.grad(generator(leaf).sum(), leaf)
-        yield same(local_slopes(f, w.problem), -by_u * u * w.problem.completion_mask)
-        yield same(_from_here(w, f), penalty_gradient(f, w.problem) - _local(w, f))
+        yield same(u.local_slopes(f, w.problem), -by_u * ratio * w.problem.completion_mask)
+        yield same(_from_here(w, f), u.penalty_gradient(f, w.problem) - _local(w, f))
 
 
-def _k3_of_ratio(u: float) -> float:
-    return float(GENERATORS["k3"](torch.tensor(u, dtype=torch.float64)))
+def _k3_of_ratio(ratio: float) -> float:
+    return float(u.GENERATORS["k3"](torch.tensor(ratio, dtype=torch.float64)))
 
 
-def _same_penalty(u: float) -> float:
+def _same_penalty(ratio: float) -> float:
     """The other ratio, above 1, at which u - log u - 1 has the same value; by bisection."""
     low, high = 1.0, 60.0
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if _k3_of_ratio(middle) < _k3_of_ratio(u) else (low, middle)
+        low, high = (middle, high) if _k3_of_ratio(middle) < _k3_of_ratio(ratio) else (low, middle)
     return low
 
 
-def _pair(u: float) -> tuple[list[float], list[float]]:
-    """Policy and reference over two tokens with the ratios u and another one of the same penalty."""
-    other = _same_penalty(u)
-    p = (other - 1) / (other - u)
-    return [p, 1 - p], [p * u, (1 - p) * other]
+def _pair(ratio: float) -> tuple[list[float], list[float]]:
+    """Policy and reference over two tokens with this ratio and another one of the same penalty."""
+    other = _same_penalty(ratio)
+    p = (other - 1) / (other - ratio)
+    return [p, 1 - p], [p * ratio, (1 - p) * other]
 
 
 @cache
 def penalties_without_choice() -> tuple[Problem, ...]:
     """A bandit and a tree, far from the reference, in which k3 is the same whatever is chosen."""
-    rows = [_pair(u) for u in (0.4, 0.7, 0.7)]
-    return two_policies(*_pair(0.5)), tree_of([r[0] for r in rows], [r[1] for r in rows])
+    policies, references = zip(*(_pair(ratio) for ratio in (0.4, 0.7, 0.7)), strict=True)
+    return worlds.two_policies(*_pair(0.5)), worlds.tree_of(policies, references)
 
 
 @claim("FRPO-P4.3-except")
 def where_a_local_loss_is_the_gradient() -> Iterator[Found]:
     """If the penalties from the token on, its own among them, do not depend on it; later ones alone: no."""
-    shares = [relative(_local(w), w.d_kl) for w in each(bandits)()]  # no later tokens, so no later penalty
+    # bandits have no later tokens, and so no later penalties
+    shares = [relative(_local(w), w.d_kl) for w in each(worlds.bandits)()]
     yield printed(max(shares))
     for w in each(penalties_without_choice)():
         far = errors.differs(w.problem.logits.softmax(-1), w.problem.ref_logits.softmax(-1))
         yield from regardless(max(apart(_local(w), w.d_kl), far))
-    for w in each(trees)():
+    for w in each(worlds.trees)():
         yield from regardless(errors.differs(_local(w), w.d_kl))
     yield numbers(most=max(shares), bandits=len(shares))
 
 
 def _elsewhere(*, several: bool) -> Iterator[World]:
     """Worlds that another policy samples, of one token or of several."""
-    return each(*(p for p in sampled_elsewhere() if (p.rows.shape[1] > 1) == several))()
+    return each(*(p for p in worlds.sampled_elsewhere() if (p.rows.shape[1] > 1) == several))()
 
 
 @claim("FRPO-4.3-value-off")
@@ -142,7 +127,7 @@ def fresh_log_probs_do_not_mend_the_value() -> Iterator[Found]:
         yield same(w.E(w.rho * x), w.kl, "corrected")
         yield differs(w.E(x), w.kl)
     yield printed(max(shares))
-    small = World(three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5)))
+    small = World(worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5)))
     fresh = float(small.E(small.value("k3")))
     yield numbers(fresh=fresh, kl=small.kl, bandits=len(shares), most=max(shares))
 
@@ -151,7 +136,7 @@ def _weighted(w: World, attached: bool) -> torch.Tensor:
     """Mean gradient of the ratio of the whole answer times its k3 penalties, [rows, vocab]."""
     leaf = w.t.logp.clone().requires_grad_()
     ratio = (leaf.sum(-1) - w.p.log()).exp()
-    cost = (GENERATORS["k3"]((w.t.ref_logp - leaf).exp()) * w.problem.completion_mask).sum(-1)
+    cost = (u.GENERATORS["k3"]((w.t.ref_logp - leaf).exp()) * w.problem.completion_mask).sum(-1)
     (c,) = torch.autograd.grad((w.p * (ratio if attached else ratio.detach()) * cost).sum(), leaf)
     return w.tokens(c).sum(0)
 
@@ -177,17 +162,17 @@ def fixed_log_ratios_are_not_corrected() -> Iterator[Found]:
         fixed = w.Es(w.rho * (w.p / w.ref).log())
         shares.append(relative(fixed, w.d_kl))
         yield same(w.Es(w.rho * w.l), w.d_kl, "corrected")
-        yield same(w.Es(w.rho * w.R), utility_gradient(w.problem), "corrected")
+        yield same(w.Es(w.rho * w.R), u.utility_gradient(w.problem), "corrected")
         yield same(w.d_kl - fixed, w.replace(ref_logits=w.problem.sampled_from).d_kl, "corrected")
     yield printed(max(shares))
     yield numbers(bandits=len(shares), least=min(shares), most=max(shares))
 
 
-@claim("FRPO-4.3-additive", over=each(sampled_elsewhere))
+@claim("FRPO-4.3-additive", over=each(worlds.sampled_elsewhere))
 def an_added_penalty_is_averaged_under_the_sampler(w: World) -> Iterator[Found]:
     """Its mean is the sum over the sampler's probabilities, and not that under the policy."""
-    own, x = w.replace(behavior_logits=None), penalties("k3", w.problem).sum(-1)
+    own, x = w.replace(behavior_logits=None), u.penalties("k3", w.problem).sum(-1)
     yield same(w.E(x), w.problem.token_logp(w.problem.sampled_from).sum(-1).exp() @ x)
     yield differs(w.E(x), own.E(x))
-    slopes = local_slopes("k3", w.problem)
-    yield differs(token_field(w.problem, slopes), token_field(own.problem, slopes))
+    slopes = u.local_slopes("k3", w.problem)
+    yield differs(u.token_field(w.problem, slopes), u.token_field(own.problem, slopes))

@@ -6,56 +6,30 @@ world of one token, because the table speaks of one token at a given prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, each_form
+from kl_book.ledger.claims.comparisons import Found, printed
 from kl_book.ledger.claims.ground.table_one import error_of_row
 
 
-@claim("EMA-tab1-RKL")
-def exact_reverse_row() -> Iterator[Found]:
-    """Value and gradient of KL(pi || pi_ref), V numbers."""
-    yield from each_form(error_of_row("Reverse KL: exact"))
+def check_of_row(name: str) -> Callable[[], Iterator[Found]]:
+    """Check of a row: its value, its gradient, its memory and its marks."""
+
+    def check() -> Iterator[Found]:
+        yield printed(error_of_row(name))
+
+    return check
 
 
-@claim("EMA-tab1-K1")
-def k1_row() -> Iterator[Found]:
-    """Unbiased value, gradient of mean zero, one number."""
-    yield from each_form(error_of_row("K1"))
-
-
-@claim("EMA-tab1-K2")
-def k2_row() -> Iterator[Found]:
-    """Value E[(log w)^2 / 2], gradient of the reverse KL, one number."""
-    yield from each_form(error_of_row("K2"))
-
-
-@claim("EMA-tab1-K3")
-def k3_row() -> Iterator[Found]:
-    """Unbiased value, gradient of the forward KL, one number."""
-    yield from each_form(error_of_row("K3"))
-
-
-@claim("EMA-tab1-K3pp")
-def k3_plus_plus_row() -> Iterator[Found]:
-    """Value and gradient of the reverse KL, one number."""
-    yield from each_form(error_of_row("K3++"))
-
-
-@claim("EMA-tab1-K4")
-def k4_row() -> Iterator[Found]:
-    """Value and gradient of the reverse KL, one number."""
-    yield from each_form(error_of_row("K4"))
-
-
-@claim("EMA-tab1-FKL")
-def exact_forward_row() -> Iterator[Found]:
-    """Value and gradient of KL(pi_ref || pi), V numbers."""
-    yield from each_form(error_of_row("Forward KL: exact"))
-
-
-@claim("EMA-tab1-K5")
-def k5_row() -> Iterator[Found]:
-    """Value and gradient of the forward KL, one number."""
-    yield from each_form(error_of_row("K5"))
+for _id, _name in {
+    "RKL": "Reverse KL: exact",
+    "K1": "K1",
+    "K2": "K2",
+    "K3": "K3",
+    "K3pp": "K3++",
+    "K4": "K4",
+    "FKL": "Forward KL: exact",
+    "K5": "K5",
+}.items():
+    claim(f"EMA-tab1-{_id}")(check_of_row(_name))

@@ -8,15 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import (
-    Found,
-    at_most,
-    differs,
-    less,
-    numbers,
-    printed,
-    same,
-)
+from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
 from kl_book.ledger.claims.ground.calibration import (
     AnswerGroups,
     calibrated,

@@ -23,13 +23,13 @@ PAPER = Bounds(0.8, 1.28, 2.0)  # eps of zhang2025design, section 5; c as its fi
 WIDE = Bounds(0.0, 1e9, 1e9)  # no ratio leaves them
 
 
-def dual_clip_objective(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor:
+def objective(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor:
     """min(wA, clip(w)A) for A >= 0, max(min(wA, clip(w)A), cA) for A < 0, like ``w``."""
     inner = torch.minimum(w * a, w.clamp(bounds.low, bounds.high) * a)
     return torch.where(a >= 0, inner, torch.maximum(inner, bounds.cap * a))
 
 
-def dual_clip_loss(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor:
+def loss(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor:
     """max(-wA, -clip(w)A) for A >= 0, min(max(-wA, -clip(w)A), -cA) for A < 0, like ``w``."""
     inner = torch.maximum(-w * a, -w.clamp(bounds.low, bounds.high) * a)
     return torch.where(a >= 0, inner, torch.minimum(inner, -bounds.cap * a))

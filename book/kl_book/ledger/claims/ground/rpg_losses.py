@@ -9,14 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from kl_book.ledger.claims.ground.dual_clip import (
-    PAPER,
-    WIDE,
-    Bounds,
-    dual_clip_loss,
-    dual_clip_objective,
-    open_gates,
-)
+from kl_book.ledger.claims.ground import dual_clip
+from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, Bounds, open_gates
 from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, normalized
 
 Weight = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -54,7 +48,7 @@ def coefficient_loss(bounds: Bounds, *, stopped: bool, divergence: str = "URKL")
     """-C(w, SG(A)) log pi; ``stopped``: with the stop-gradient around all of C."""
 
     def loss(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-        c = dual_clip_objective(w, ADVANTAGES[divergence](w, r).detach(), bounds)
+        c = dual_clip.objective(w, ADVANTAGES[divergence](w, r).detach(), bounds)
         return -(c.detach() if stopped else c) * logp
 
     return loss
@@ -65,7 +59,7 @@ def surrogate_loss(bounds: Bounds, *, stopped: bool, divergence: str = "URKL") -
 
     def loss(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
         a = ADVANTAGES[divergence](w, r)
-        return dual_clip_loss(w, a.detach() if stopped else a, bounds)
+        return dual_clip.loss(w, a.detach() if stopped else a, bounds)
 
     return loss
 

@@ -159,9 +159,13 @@ class OldMeasure(NamedTuple):
         """E[loss] over the normalized old measure at log-densities [count]."""
         return self.E(self.losses(loss, logp))
 
+    def coefficients(self, loss: Loss) -> torch.Tensor:
+        """What multiplies the score in the gradient of the loss of every sequence, [count]."""
+        return slopes(lambda logp: self.losses(loss, logp).sum(), self.logp)
+
     def slope(self, loss: Loss) -> torch.Tensor:
         """Gradient of the loss of every sequence in the policy's logits, [count, rows, vocab]."""
-        return self.scored(slopes(lambda logp: self.losses(loss, logp).sum(), self.logp))
+        return self.scored(self.coefficients(loss))
 
     def grad(self, loss: Loss) -> torch.Tensor:
         """Expected gradient of a loss over the normalized old measure, [rows, vocab]."""
@@ -189,6 +193,6 @@ def worlds_of(divergence: str) -> tuple[OldMeasure, ...]:
     return measured() if divergence.startswith("U") else normalized()
 
 
-def each_divergence() -> list[tuple[str, OldMeasure]]:
-    """Every divergence with each of its worlds."""
-    return [(name, world) for name in DIVERGENCES for world in worlds_of(name)]
+def each_divergence(*names: str) -> list[tuple[str, OldMeasure]]:
+    """Some divergences, all by default, with each of their worlds."""
+    return [(name, world) for name in names or DIVERGENCES for world in worlds_of(name)]

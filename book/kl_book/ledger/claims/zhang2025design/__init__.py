@@ -2,14 +2,11 @@
 
 from kl_book.ledger.claims.zhang2025design import (  # noqa: F401 - a section registers its checks
     algorithms,
-    baselines,
-    clipped_weights,
+    appendices,
     clips,
     grpo,
-    natural_gradient,
+    losses,
     preliminaries,
-    reinforce_style,
     runs,
-    surrogates,
     unnormalized,
 )

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from statistics import median
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, corrected, less, numbers, printed, same
-from kl_book.ledger.claims.ground import rpg_losses as rpg
+from kl_book.ledger.claims.ground import dual_clip
 from kl_book.ledger.claims.ground.calibration import CLIP, stale, surrogate_slopes
-from kl_book.ledger.claims.ground.dual_clip import (
-    PAPER,
-    WIDE,
-    Bounds,
-    dual_clip_loss,
-    dual_clip_objective,
-    effective_ratio,
-    open_gates,
-)
-from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, effective_ratio, open_gates
+from kl_book.ledger.claims.ground.errors import relative, turned
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.rpg_losses import advantage, surrogate_loss, wide_is_exact
-from kl_book.ledger.claims.ground.sums import mean, terms
+from kl_book.ledger.claims.ground.rpg_losses import (
+    BASELINE,
+    advantage,
+    clipped_worlds,
+    closed,
+    coefficient_loss,
+    surrogate_loss,
+    wide_is_exact,
+)
+from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.unnormalized import (
     BETA,
     OldMeasure,
@@ -31,7 +33,7 @@ from kl_book.ledger.claims.ground.unnormalized import (
     normalized,
     slopes,
 )
-from kl_book.ledger.claims.ground.updates import utility_gradient
+from kl_book.ledger.claims.ground.updates import token_field, utility_gradient
 from kl_companion.tabular import Problem
 
 
@@ -41,7 +43,7 @@ def the_loss_is_minus_the_objective(x: OldMeasure) -> Iterator[Found]:
     w, a = x.w, advantage(x)
     for some in (a, -a, torch.full_like(w, -1.0)):
         for ratio in (w, 3 * w, w / 3):
-            yield same(dual_clip_loss(ratio, some, PAPER), -dual_clip_objective(ratio, some, PAPER))
+            yield same(dual_clip.loss(ratio, some, PAPER), -dual_clip.objective(ratio, some, PAPER))
     yield same(x.grad(surrogate_loss(PAPER, stopped=True)), -x.Es(w * a * open_gates(w, a, PAPER)))
     yield printed(x.loss_error(surrogate_loss(WIDE, stopped=True), "URKL"))
 
@@ -49,14 +51,14 @@ def the_loss_is_minus_the_objective(x: OldMeasure) -> Iterator[Found]:
 @claim("RPG-3.3-A-URKL", over=measured)
 def advantage_of_the_unnormalized_reverse_kl(x: OldMeasure) -> Iterator[Found]:
     """Z w (R - beta log w) is the weight, and a constant baseline changes no expected gradient."""
-    for b in (0.0, rpg.BASELINE):
+    for b in (0.0, BASELINE):
         yield same(x.Es(x.mass * x.w * ((x.R - b) - BETA * x.log_w)), x.d_objective("URKL"))
 
 
 @claim("RPG-3.3-A-RKL", over=normalized)
 def advantage_of_the_reverse_kl(x: OldMeasure) -> Iterator[Found]:
     """w (R - beta(log w + 1)) is the weight, and a constant baseline changes no expected gradient."""
-    for b in (0.0, rpg.BASELINE):
+    for b in (0.0, BASELINE):
         yield same(x.Es(x.w * ((x.R - b) - BETA * (x.log_w + 1))), x.d_objective("RKL"))
 
 
@@ -84,7 +86,7 @@ def what_the_dual_clip_bounds() -> Iterator[Found]:
     factors = []
     for x in normalized():
         for a in (advantage(x), -advantage(x)):
-            factor = dual_clip_objective(x.w, a, PAPER) / a
+            factor = dual_clip.objective(x.w, a, PAPER) / a
             yield same(factor, effective_ratio(x.w, a, PAPER), "corrected")
             factors += factor[a > 0].tolist()
         yield corrected(wide_is_exact(x))
@@ -97,13 +99,16 @@ def what_the_dual_clip_bounds() -> Iterator[Found]:
 @claim("RPG-eqC.3", over=lambda: [p for p in stale() if p.rows.shape[1] == 1])
 def for_positive_advantages_it_is_the_clip_of_ppo(problem: Problem) -> Iterator[Found]:
     """min(wA, clip(w)A), in value and slope."""
-    bounds, index = Bounds(1 - CLIP, 1 + CLIP, PAPER.cap), torch.arange(len(problem.sequences))[:, None]
+    bounds, index = (
+        dual_clip.Bounds(1 - CLIP, 1 + CLIP, PAPER.cap),
+        torch.arange(len(problem.sequences))[:, None],
+    )
     logp, old = terms(problem).logp[:, 0], problem.token_logp(problem.sampled_from)[:, 0]
     w = (logp - old).exp()
     for a in (problem.rewards + 0.5, problem.rewards + 2.0):
         clipped = torch.minimum(w * a, w.clamp(1 - CLIP, 1 + CLIP) * a)
-        yield same(-dual_clip_loss(w, a, bounds), clipped)
-        slope = slopes(lambda x, a=a: dual_clip_loss((x - old).exp(), a, bounds).sum(), logp)  # type: ignore[misc]
+        yield same(-dual_clip.loss(w, a, bounds), clipped)
+        slope = slopes(lambda x, a=a: dual_clip.loss((x - old).exp(), a, bounds).sum(), logp)  # type: ignore[misc]
         yield same(slope, surrogate_slopes(problem, index, a[:, None])[:, 0, 0])
 
 
@@ -111,10 +116,10 @@ def for_positive_advantages_it_is_the_clip_of_ppo(problem: Problem) -> Iterator[
 def what_the_bound_of_negative_advantages_stops() -> Iterator[Found]:
     """It stops the objective from falling and the loss from growing; neither was unbounded the other way."""
     ratios = torch.logspace(-3, 4, 40, dtype=torch.float64)
-    for x in rpg.clipped_worlds():
+    for x in clipped_worlds():
         for a in advantage(x)[advantage(x) < 0]:
             without, bounded = (
-                dual_clip_objective(ratios, a, PAPER._replace(cap=cap)) for cap in (1e9, PAPER.cap)
+                dual_clip.objective(ratios, a, PAPER._replace(cap=cap)) for cap in (1e9, PAPER.cap)
             )
             # stopped from growing: the bound lowers the objective somewhere
             yield less(0.0, float((without - bounded).max()), by=1.0)
@@ -130,9 +135,91 @@ def weights_of_tokens() -> Iterator[Found]:
     """How far the update with ratios and log-ratios of tokens is from the gradient."""
     shares = []
     for x in (x for x in normalized() if x.problem.rows.shape[1] > 1):
-        t = terms(x.problem)
-        log_w = t.logp - x.problem.token_logp(x.problem.sampled_from)
-        weight = log_w.exp() * (x.R[:, None] - BETA * log_w) * x.problem.completion_mask
-        update = mean(t.p, (weight[..., None, None] * t.scores).sum(1))
+        log_w = terms(x.problem).logp - x.problem.token_logp(x.problem.sampled_from)
+        update = token_field(x.problem, log_w.exp() * (x.R[:, None] - BETA * log_w))
         shares.append(relative(update, x.d_objective("URKL")))
     yield numbers(least=min(shares), most=max(shares), beta=BETA)
+
+
+# three estimators under one name
+
+
+@claim("RPG-eq4.1")
+def the_stop_gradient_leaves_out_the_ratio() -> Iterator[Found]:
+    """As printed only A is detached, and the gradient is that of a sample times 1 + log pi."""
+    shares = []
+    for x in normalized():
+        as_printed = x.grad(coefficient_loss(WIDE, stopped=False))
+        shares.append(relative(as_printed, -x.d_objective("URKL")))
+        yield printed(shares[-1])
+        yield corrected(wide_is_exact(x))
+        yield same(as_printed, -x.Es(x.w * advantage(x) * (1 + x.logp)), "corrected")
+    rare = max(float(x.p[x.logp < -1].sum()) for x in normalized())
+    yield numbers(worlds=len(shares), least=min(shares), most=max(shares), most_rare=rare)
+    yield numbers(bound=math.exp(-1), factor=1 + math.log(1e-6))
+
+
+def _updates(x: OldMeasure) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of eq (4.1) with a stopped C, and of the dual-clip loss with a stopped A, [rows, vocab]."""
+    return x.grad(coefficient_loss(PAPER, stopped=True)), x.grad(surrogate_loss(PAPER, stopped=True))
+
+
+@claim("RPG-4.1-direction")
+def a_clip_turns_the_update() -> Iterator[Found]:
+    """No positive multiple of the clipped updates is the gradient, in either form."""
+    angles = []
+    for x in clipped_worlds():
+        w, a = x.w, advantage(x)
+        by_coefficient, by_surrogate = (-update for update in _updates(x))
+        if len(w) > 2:  # with two answers there is but one direction
+            angles += [turned(update, x.d_objective("URKL")) for update in (by_coefficient, by_surrogate)]
+        yield same(by_coefficient, x.Es(effective_ratio(w, a, PAPER) * a), "corrected")
+        yield same(by_surrogate, x.Es(open_gates(w, a, PAPER) * w * a), "corrected")
+        yield corrected(wide_is_exact(x))
+    yield printed(max(angles))
+    yield numbers(updates=len(angles), median=median(angles), most=max(angles))
+    yield numbers(largest_ratio=max(float(x.w.max()) for x in clipped_worlds()))
+
+
+@claim("RPG-4.1-alg2")
+def two_estimators_under_one_name() -> Iterator[Found]:
+    """Eq (4.1) keeps a slope where it clips, the loss of appendix G.2 and algorithm 2 has none there."""
+    shares, lost = [], []
+    for x in clipped_worlds():
+        w, a = x.w, advantage(x)
+        by_coefficient, by_surrogate = _updates(x)
+        shares.append(relative(by_surrogate, by_coefficient))
+        yield printed(shares[-1])
+        difference = (1 - open_gates(w, a, PAPER)) * effective_ratio(w, a, PAPER) * a
+        yield same(by_surrogate - by_coefficient, x.Es(difference), "corrected")
+        yield corrected(wide_is_exact(x))
+        lost.append(float(x.E(closed(x))))
+    yield numbers(worlds=len(shares), least=min(shares), most=max(shares))
+    yield numbers(least_lost=min(lost), most_lost=max(lost))
+
+
+def _clipped_ratio(w: torch.Tensor) -> torch.Tensor:
+    """The ratio between the bounds, on both sides, held fixed."""
+    return w.detach().clamp(PAPER.low, PAPER.high)
+
+
+def _ratios_replaced(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """The loss of URKL with a stop-gradient and a clipped ratio in the place of w."""
+    ratio = _clipped_ratio(w)
+    return -(ratio * (r - BETA * ratio.log())) * logp
+
+
+@claim("RPG-remF.2-clip")
+def ratios_replaced_inside_the_weight() -> Iterator[Found]:
+    """A weight of clipped ratios is a third estimator: clipped on both sides, its KL as well."""
+    shares = []
+    for x in clipped_worlds():
+        sample, ratio = x.slope(_ratios_replaced), _clipped_ratio(x.w)
+        unclipped = (ratio == x.w)[:, None, None]
+        for loss in (surrogate_loss(PAPER, stopped=True), coefficient_loss(PAPER, stopped=True)):
+            shares.append(relative(x.E(sample), x.grad(loss)))
+            yield printed(shares[-1])
+            yield same(sample * unclipped, x.slope(loss) * unclipped, "corrected")
+        yield same(x.E(sample), -x.Es(ratio * (x.R - BETA * ratio.log())), "corrected")
+        yield corrected(wide_is_exact(x))
+    yield numbers(worlds=len(clipped_worlds()), least=min(shares), most=max(shares))

@@ -1,4 +1,4 @@
-"""Section 2.2 and abstract: GRPO's k3 and its missing weight, stop-gradients (zhang2025design)."""
+"""Section 2.2 and abstract: GRPO's k3 and its missing weight (zhang2025design)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kl_book.ledger.claims.comparisons import Form, Found, differs, less, number
 from kl_book.ledger.claims.ground.calibration import surrogate_slopes
 from kl_book.ledger.claims.ground.errors import hedged, relative
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
-from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, stopped_loss
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, mean, terms
 from kl_book.ledger.claims.ground.unnormalized import (
@@ -21,7 +20,6 @@ from kl_book.ledger.claims.ground.unnormalized import (
     MASSES,
     Loss,
     OldMeasure,
-    each_divergence,
     normalized,
     unnormalized_reverse,
 )
@@ -172,14 +170,3 @@ def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
         older.append(relative(gradient(x, "none"), exact(unnormalized_reverse, x.problem)[1]))
     yield printed(max(*shares, *older))
     yield numbers(least=min(shares), most=max(shares), least_older=min(older), most_older=max(older))
-
-
-# losses of tables 1, 2 and 4, and of appendix F, as printed
-
-
-@claim("RPG-abs-equivalence", over=each_divergence)
-def losses_with_stop_gradient_have_the_same_gradients(case: tuple[str, OldMeasure]) -> Iterator[Found]:
-    """For each of the four objectives the two losses have one gradient, sample by sample, that of -J."""
-    divergence, x = case
-    yield same(x.mass * x.slope(DIFFERENTIABLE[divergence]), x.mass * x.slope(stopped_loss(divergence)))
-    yield printed(x.loss_error(stopped_loss(divergence), divergence))

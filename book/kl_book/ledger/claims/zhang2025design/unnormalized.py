@@ -1,27 +1,30 @@
-"""Section 3.1 and 3.2: unnormalized forward and reverse KL, gradients and losses (zhang2025design)."""
+"""Sections 3.1 and 3.2, appendices D, E and K: divergences and values of objectives (zhang2025design)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import Check, claim
+from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, less, numbers, printed, same
-from kl_book.ledger.claims.ground.errors import apart, turned
-from kl_book.ledger.claims.ground.rpg_losses import DIFFERENTIABLE, WEIGHTS
+from kl_book.ledger.claims.ground.errors import apart
+from kl_book.ledger.claims.ground.rpg_losses import WEIGHTS
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.unnormalized import (
     BETA,
     DIVERGENCES,
     MASSES,
     OldMeasure,
+    each_divergence,
     measured,
     normalized,
     slopes,
     unnormalized_forward,
 )
+from kl_book.ledger.claims.ground.updates import utility_gradient
 from kl_book.ledger.claims.standard import TOLERANCE
 
 
@@ -37,36 +40,6 @@ def divergences_of_measures(x: OldMeasure) -> Iterator[Found]:
         yield less(0.0, float(DIVERGENCES[name](old + 0.1, old)))
         if z == 1:
             yield same(x.divergence(name), x.divergence(normal))
-
-
-def _gradient(divergence: str) -> Check:
-    """A printed gradient: of softmax policies, and of a density without a norm."""
-    weight = WEIGHTS[divergence]
-
-    def check(x: OldMeasure) -> Iterator[Found]:
-        yield same(x.Es(x.mass * weight(x.w, x.R)), x.d_objective(divergence))
-        by_item = x.log_old.exp() * weight((x.free - x.log_old).exp(), x.R)
-        yield same(by_item, slopes(x.objective(divergence), x.free))
-
-    return check
-
-
-def _loss(divergence: str) -> Check:
-    """The gradient of Z_old E[loss] is minus that of J, for both kinds of policy."""
-    loss = DIFFERENTIABLE[divergence]
-
-    def check(x: OldMeasure) -> Iterator[Found]:
-        yield printed(x.loss_error(loss, divergence))
-        by_item = slopes(lambda logp: x.mass * x.mean_loss(loss, logp), x.free)
-        yield same(by_item, -slopes(x.objective(divergence), x.free))
-
-    return check
-
-
-claim("RPG-eq3.1", over=measured)(_gradient("UFKL"))
-claim("RPG-eq3.3", over=measured)(_gradient("URKL"))
-claim("RPG-prop3.2-loss", over=measured)(_loss("UFKL"))
-claim("RPG-prop3.6-loss", over=measured)(_loss("URKL"))
 
 
 def _forward_term(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -126,16 +99,6 @@ def mean_of_k3_at_the_old_measure(x: OldMeasure) -> Iterator[Found]:
     yield same(mean_k3(x.free), DIVERGENCES["URKL"](x.free, old))
 
 
-@claim("RPG-prop3.6-Z", over=measured)
-def the_total_mass_in_front_only_scales(x: OldMeasure) -> Iterator[Found]:
-    """With w unchanged, leaving Z_old out of the front gives the same gradient over Z_old."""
-    loss, wanted = DIFFERENTIABLE["URKL"], x.d_objective("URKL")
-    yield same(x.grad(loss), -wanted / x.mass)
-    yield printed(turned(-x.grad(loss), wanted))
-    value = -x.mass * x.mean_loss(loss, x.logp) - BETA * x.mass
-    yield same(value, x.objective("URKL")(x.logp))
-
-
 @claim("RPG-rem3.7-value", over=measured)
 def the_loss_has_the_divergence_up_to_the_total_mass(x: OldMeasure) -> Iterator[Found]:
     """beta UKL(pi || pi_old) minus Z E[beta (w log w - w)] is beta Z_old, whatever the policy is."""
@@ -158,3 +121,59 @@ def the_unnormalized_reverse_scaling_is_shorter() -> Iterator[Found]:
         yield same(one - other, BETA * x.w)
         shares.append(x.var(x.scored(one)) / x.var(x.scored(other)))
     yield numbers(beta=BETA, least=min(shares), most=max(shares))
+
+
+# appendices D, E and K
+
+
+VALUES: dict[str, Callable[[OldMeasure], torch.Tensor]] = {
+    "UFKL": lambda x: x.w * x.R + BETA * x.log_w - BETA * x.w + BETA,
+    "URKL": lambda x: x.w * x.R - BETA * x.w * x.log_w - BETA + BETA * x.w,
+    "FKL": lambda x: x.w * x.R + BETA * x.log_w,
+    "RKL": lambda x: x.w * x.R - BETA * x.w * x.log_w,
+}
+
+
+def value(case: tuple[str, OldMeasure]) -> Iterator[Found]:
+    """An objective is Z E of its printed integrand over the normalized old measure."""
+    divergence, x = case
+    yield same(x.mass * x.E(VALUES[divergence](x)), x.objective(divergence)(x.logp))
+
+
+for id, divergence in (("RPG-K2-J", "UFKL"), ("RPG-K4-J", "URKL"), ("RPG-eqE.1", "FKL")):
+    claim(id, over=partial(each_divergence, divergence))(value)
+
+
+@claim("RPG-eqE.2", over=partial(each_divergence, "RKL"))
+def value_of_the_reverse_objective(case: tuple[str, OldMeasure]) -> Iterator[Found]:
+    """KL(policy, old) = E_old[w log w], and J = E_old[wR - beta w log w]."""
+    x = case[1]
+    yield same(x.E(x.w * x.log_w), x.divergence("RKL"))
+    yield from value(case)
+
+
+@claim("RPG-D-forward", over=measured)
+def k3_forward(x: OldMeasure) -> Iterator[Found]:
+    """The integral of pi_old k3(pi / pi_old) is UKL(old, policy)."""
+    yield same(x.mass * x.E(x.w - 1 - x.log_w), x.divergence("UFKL"))
+
+
+@claim("RPG-D-reverse", over=measured)
+def k3_reverse(x: OldMeasure) -> Iterator[Found]:
+    """The mean of k3(pi_old / pi) under the policy is UKL(policy, old)."""
+    y = x.log_old - x.logp
+    yield same(x.logp.exp() @ (y.exp() - 1 - y), x.divergence("URKL"))
+
+
+@claim("RPG-K-gradw", over=normalized)
+def derivative_of_the_ratio(x: OldMeasure) -> Iterator[Found]:
+    """grad w = w score, grad log w = score, of every sequence."""
+    old = x.log_old
+
+    def ratio(logits: torch.Tensor) -> torch.Tensor:
+        return (x.problem.token_logp(logits).sum(-1) - old).exp()
+
+    slope = torch.autograd.functional.jacobian(ratio, x.problem.logits.detach(), vectorize=True)
+    yield same(slope, x.scored(x.w))
+    yield same(slope / x.w[:, None, None], x.s)
+    yield same(x.E(x.R[:, None, None] * slope), utility_gradient(x.problem))

@@ -1,4 +1,4 @@
-"""Remark 3.8 and appendix B: the KL to second order, and the natural gradient (zhang2025design)."""
+"""Remark 3.8, appendices B and C: the natural gradient, and baselines of a state (zhang2025design)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, less, numbers, same
 from kl_book.ledger.claims.ground.anchors import fisher
-from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, reverse_kl
+from kl_book.ledger.claims.ground.sequences import values_of_prefixes
+from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.unnormalized import BETA, OldMeasure, slopes
-from kl_book.ledger.claims.ground.updates import utility_gradient
+from kl_book.ledger.claims.ground.updates import every_token, token_field, utility_gradient
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 
@@ -73,3 +74,31 @@ def natural_gradient_is_the_step_of_the_local_model() -> Iterator[Found]:
                 yield less(after, 0.2 * before + 1e-9, by=0.0)
         cosines.append(float(reward @ natural / (reward.norm() * natural.norm())))
     yield numbers(least=min(cosines), most=max(cosines))
+
+
+# baselines of a state, appendix C.1
+
+
+def _baseline(problem: Problem) -> torch.Tensor:
+    """A number for every prefix, at each of the tokens that follow it, [count, length]."""
+    per_prefix = torch.arange(len(problem.logits)).double().cos() + 2.0
+    return per_prefix[problem.rows] * problem.completion_mask
+
+
+@claim("RPG-C1-baseline", over=trees)
+def a_baseline_of_the_prefix_has_no_effect(problem: Problem) -> Iterator[Found]:
+    """E sum b(s_t) score_t = 0, for any numbers b and for the true values of the prefixes."""
+    reward = every_token(problem, problem.rewards)
+    value = values_of_prefixes(problem, reward)[problem.rows] * problem.completion_mask
+    for b in (_baseline(problem), value):
+        yield same(token_field(problem, b), 0.0)
+        yield same(token_field(problem, reward - b), utility_gradient(problem))
+
+
+@claim("RPG-eqC.2", over=trees)
+def the_loss_with_a_detached_advantage(problem: Problem) -> Iterator[Found]:
+    """Differentiated on samples of the policy, it has minus the gradient of the expected reward."""
+    advantage = every_token(problem, problem.rewards) - _baseline(problem)
+    leaf = terms(problem).logp.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(-(advantage * leaf).sum(), leaf)
+    yield same(token_field(problem, slope), -utility_gradient(problem))

@@ -11,40 +11,16 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, numbers, printed, same
-from kl_book.ledger.claims.ground.anchors import (
-    FORGETFUL,
-    Rates,
-    Step,
-    Walks,
-    all_walks,
-    apart_by_size,
-    changing_steps,
-    ema_cycle,
-    ema_step,
-    falls_as_power,
-    fisher,
-    linear_pull,
-    times,
-    with_lag,
-)
+from kl_book.ledger.claims.ground import anchors
+from kl_book.ledger.claims.ground.anchors import Rates, Walks, all_walks, ema_cycle, ema_step, times
 from kl_book.ledger.claims.ground.sums import exact, field, reverse_kl
 from kl_book.ledger.claims.ground.worlds import bandits
 
 SETTLED = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.9, 0.9))  # well below 1 + eta, as p + q eta
 STEPS = 400  # until the lag has settled to the last digits
 LENGTHS = (1, 2, 9)
-close = partial(same, by=apart_by_size)
-settling = partial(all_walks, SETTLED, FORGETFUL)
-
-
-@claim("EMA-lemC.1", over=changing_steps)
-def recursion_of_the_lag(x: Step) -> Iterator[Found]:
-    """Eqs (33) to (36) with another matrix and gradient at every step."""
-    (eta, alpha, beta), (theta, anchor), (new, moved) = x.by, x.before, x.after
-    lag = theta - anchor
-    yield close(theta - moved, eta * lag)
-    yield close(new - moved, new - theta + eta * lag)
-    yield close(new - moved, eta * lag - alpha * beta * x.fisher @ lag + alpha * x.gradient)
+close = partial(same, by=anchors.apart_by_size)
+settling = partial(all_walks, SETTLED, anchors.FORGETFUL)
 
 
 @claim("EMA-eq41-43", over=all_walks)
@@ -65,20 +41,6 @@ def inverse_of_one_minus_d(x: Walks) -> Iterator[Found]:
         yield close(x.by.alpha * times(x.closed(k)[1], x.gradient), still.lags(k)[-1])
 
 
-@claim("EMA-eq48-54", over=all_walks)
-def policy_after_k_steps(x: Walks) -> Iterator[Found]:
-    """theta by eq (53), the sum of the lags by eq (51), M_k by eq (54)."""
-    _, alpha, beta = x.by
-    for k in LENGTHS:
-        (_, s, m), theta, lags = x.summed(k), x.walk(k)[-1][0], x.lags(k)[:k].sum(0)
-        pulled, pushed = times(s, x.lag), times(m, x.gradient)
-        yield close(pulled + alpha * pushed, lags)
-        yield close(x.theta + alpha * k * x.gradient - alpha * beta * lags @ x.fisher, theta)
-        push = alpha * k * x.gradient - alpha**2 * beta * pushed @ x.fisher
-        yield close(x.theta + push - alpha * beta * pulled @ x.fisher, theta)
-        yield close(x.closed(k)[2], m)
-
-
 @claim("EMA-eq55-57", over=all_walks)
 def each_mode_on_its_own(x: Walks) -> Iterator[Found]:
     """An orthonormal basis of modes; each follows its own scalar recursion, summed in eqs (56) and (57)."""
@@ -90,17 +52,6 @@ def each_mode_on_its_own(x: Walks) -> Iterator[Found]:
         summed = chi**k * path[0] + x.by.alpha * sum(chi**j for j in range(k)) * push
         yield close(summed, path[k])
         yield close(chi**k * path[0] + x.by.alpha * (1 - chi**k) / (1 - chi) * push, path[k])
-
-
-@claim("EMA-eq58-59", over=partial(all_walks, etas=FORGETFUL))
-def stable_iff_every_factor_is_below_one(x: Walks) -> Iterator[Found]:
-    """The walk dies out where max |chi| < 1, which is where alpha beta lambda_max < 1 + eta."""
-    size, factors = x.lags(STEPS, push=False).norm(dim=-1), x.chi.abs().amax(-1)
-    dies = size[-1] < 0.01 * size[0]  # what is left lies far from the bound
-    yield same(torch.linalg.eigvals(x.contraction).abs().amax(-1), factors)
-    yield at_most(torch.where(dies, factors - 0.99, 1 - 1e-12 - factors), 0.0)
-    over = x.strength[:, -1] - 1 - x.by.eta[:, 0]
-    yield at_most(torch.where(dies, over + 0.01, -over - 1e-12), 0.0)
 
 
 @claim("EMA-eq60", over=all_walks)
@@ -143,7 +94,7 @@ def ten_steps_between_averages() -> dict[str, Any]:
     """Steady lag of one mode under Algorithm 3, before and after the anchor moves; eq (63), eq (64)."""
     after = 0.0
     for _ in range(200):
-        before, anchor = ema_cycle(after, 0.0, 0.1, linear_pull, Rates(0.9, 1.0, 0.05), 10)
+        before, anchor = ema_cycle(after, 0.0, 0.1, anchors.linear_pull, Rates(0.9, 1.0, 0.05), 10)
         after = before - anchor
     return {"before": before, "after": after, "steady": 0.1 / (0.1 + 0.05), "bound": 0.1 / (1 - 0.9)}
 
@@ -172,13 +123,13 @@ def kl_that_the_walk_settles_at() -> Iterator[Found]:
         yield close((values * x.modes(lag).square()).sum(-1), form)
         yield close((values * _steady(x).square()).sum(-1) / 2, form / 2)
     for problem in bandits()[1:8:3]:
-        values, vectors = torch.linalg.eigh(fisher(problem))
+        values, vectors = torch.linalg.eigh(anchors.fisher(problem))
         push, left = vectors.T @ field(problem.rewards, problem).flatten(), []
         for alpha in (1e-1, 1e-2, 1e-3):  # eta = 0.9 and alpha beta = 0.2: the lag shrinks with alpha
             modes = alpha * push / (0.1 + 0.2 * values)
-            kl = exact(reverse_kl, with_lag(problem, (vectors @ modes)[None]))[0]
+            kl = exact(reverse_kl, anchors.with_lag(problem, (vectors @ modes)[None]))[0]
             left.append(abs(kl - float((values * modes.square()).sum() / 2)))
-        yield printed(falls_as_power(left, 3))
+        yield printed(anchors.falls_as_power(left, 3))
 
 
 @claim("EMA-C5-monotone")

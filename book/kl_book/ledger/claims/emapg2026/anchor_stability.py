@@ -9,48 +9,30 @@ from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, corrected, inside, numbers, printed, same
-from kl_book.ledger.claims.ground.anchors import (
-    FORGETFUL,
-    NO_OSCILLATION,
-    OSCILLATING,
-    UNSTABLE,
-    Rates,
-    Step,
-    Walks,
-    all_walks,
-    apart_by_size,
-    changing_fisher,
-    changing_steps,
-    ema_cycle,
-    ema_step,
-    fishers,
-    linear_pull,
-    normal,
-    softmax_pull,
-    times,
-    top_curvature,
-    walks,
-)
+from kl_book.ledger.claims.ground import anchors
+from kl_book.ledger.claims.ground.anchors import Rates, Step, Walks, all_walks, ema_cycle, ema_step, times
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, worlds
 
 LENGTHS = (1, 2, 7)
 PERIODS = ((0.5, 1), (0.9, 1), (0.95, 1), (0.5, 2), (0.9, 10), (0.95, 10), (0.9, 40))  # (eta, T)
-close = partial(same, by=apart_by_size)
+close = partial(same, by=anchors.apart_by_size)
 
 
-@claim("EMA-eq4-6", over=changing_steps)
+@claim("EMA-eq4-6", "EMA-lemC.1", over=anchors.changing_steps)
 def joint_map_of_policy_and_lag(x: Step) -> Iterator[Found]:
-    """The block matrix of eq (6) against the loop, with another matrix and gradient at every step."""
+    """The block matrix of eq (6), eqs (33) to (36): another matrix and gradient at every step."""
     (eta, alpha, beta), (theta, anchor), (new, moved) = x.by, x.before, x.after
-    yield same(theta + alpha * x.gradient - alpha * beta * x.fisher @ (theta - anchor), new)  # eq (5)
-    unit = torch.eye(6, dtype=torch.float64)
+    lag, unit = theta - anchor, torch.eye(6, dtype=torch.float64)
+    yield same(theta + alpha * x.gradient - alpha * beta * x.fisher @ lag, new)  # eq (5)
     upper = torch.cat([unit, -alpha * beta * x.fisher], 1)
     lower = torch.cat([0 * unit, eta * unit - alpha * beta * x.fisher], 1)
-    joint = torch.cat([upper, lower]) @ torch.cat([theta, theta - anchor])
-    yield close(joint + alpha * x.gradient.repeat(2), torch.cat([new, new - moved]))
+    joint = torch.cat([upper, lower]) @ torch.cat([theta, lag]) + alpha * x.gradient.repeat(2)
+    yield close(joint, torch.cat([new, new - moved]))
+    yield close(theta - moved, eta * lag)
+    yield close(new - moved, new - theta + eta * lag)
 
 
 @claim("EMA-eq4-6+g", over=each(worlds))
@@ -68,21 +50,26 @@ def _block(x: Walks, k: int) -> torch.Tensor:
     return torch.stack([theta, times(power, x.lag) + times(alpha * s, x.gradient)])
 
 
-@claim("EMA-lem4.1", over=all_walks)
+@claim("EMA-lem4.1", "EMA-eq48-54", over=all_walks)
 def k_steps_at_once(x: Walks) -> Iterator[Found]:
-    """Sums and block matrix in closed form; stable or not, with singular F as well."""
+    """Sums and block matrix in closed form, theta by eq (53); stable or not, with singular F as well."""
+    (_, alpha, beta), start = x.by, x.theta
     yield at_most(1e-4, torch.linalg.eigvalsh(x.unit - x.contraction)[:, 0])
     for k in LENGTHS:
-        theta, anchor = x.walk(k)[-1]
+        (theta, anchor), lags, (_, s, m) = x.walk(k)[-1], x.lags(k)[:k].sum(0), x.summed(k)
         yield close(_block(x, k), torch.stack([theta, theta - anchor]))
         yield close(torch.stack(x.closed(k)), torch.stack(x.summed(k)))
+        yield close(times(s, x.lag) + alpha * times(m, x.gradient), lags)  # eq (51)
+        yield close(start + alpha * k * x.gradient - alpha * beta * lags @ x.fisher, theta)
+        push = alpha * k * x.gradient - alpha**2 * beta * times(m, x.gradient) @ x.fisher
+        yield close(start + push - alpha * beta * times(s, x.lag) @ x.fisher, theta)
 
 
 @claim("EMA-lem4.1+eq7")
 def nearly_constant_is_enough() -> Iterator[Found]:
     """The error of lemma 4.1 falls with the changes of g and F: a tenth of these leaves a tenth of it."""
-    x, k, off = walks(fishers()[1], NO_OSCILLATION + OSCILLATING), 8, []
-    noise, push = normal(k, 6, 6, seed=30), normal(k, *x.gradient.shape, seed=31)
+    x, k, off = anchors.walks(anchors.fishers()[1], anchors.NO_OSCILLATION + anchors.OSCILLATING), 8, []
+    noise, push = anchors.normal(k, 6, 6, seed=30), anchors.normal(k, *x.gradient.shape, seed=31)
     for size in (1e-2, 1e-3, 1e-4):
         theta, anchor = x.theta, x.anchor
         for t in range(k):
@@ -91,9 +78,9 @@ def nearly_constant_is_enough() -> Iterator[Found]:
         off.append((torch.stack([theta, theta - anchor]) - _block(x, k)).abs().amax((0, 2)))
     for coarse, fine in pairwise(off):
         yield at_most(fine, 0.15 * coarse)
-    theta, anchor = normal(6, seed=32), torch.zeros(6, dtype=torch.float64)
+    theta, anchor = anchors.normal(6, seed=32), torch.zeros(6, dtype=torch.float64)
     for t in range(30):  # F is new at every step, and always just below the threshold
-        matrix, before = changing_fisher(t), (theta - anchor).norm()
+        matrix, before = anchors.changing_fisher(t), (theta - anchor).norm()
         by = Rates(0.9, 1.0, 0.98 * 1.9 / float(torch.linalg.eigvalsh(matrix)[-1]))
         theta, anchor = ema_step(theta, anchor, 0.0, matrix @ (theta - anchor), by)
         yield at_most((theta - anchor).norm(), 0.97 * before)
@@ -119,52 +106,59 @@ def _steepest(x: Walks, steps: int) -> torch.Tensor:
     return top[1:] / top[:-1]
 
 
-@claim("EMA-lem4.2-eq9")
+@claim("EMA-lem4.2-eq9", "EMA-eq58-59")
 def stable_below_one_plus_eta() -> Iterator[Found]:
-    """Two percent below the threshold the transient dies, two percent above it grows, at it it stays."""
-    for x in all_walks(((0.98, 0.98),), FORGETFUL):
-        yield at_most(_left(x), 0.01)
-    for x in all_walks(((1.0, 1.0), (1.02, 1.02))):
+    """The walk dies out where max |chi| < 1, which is where alpha beta lambda_max < 1 + eta."""
+    for x in all_walks(etas=anchors.FORGETFUL):
+        left, factors, over = _left(x), x.chi.abs().amax(-1), x.strength[:, -1] - 1 - x.by.eta[:, 0]
+        yield same(torch.linalg.eigvals(x.contraction).abs().amax(-1), factors)
+        yield at_most(torch.where(left < 0.01, factors - 0.99, 1 - 1e-12 - factors), 0.0)
+        yield at_most(torch.where(left < 0.01, over + 0.01, -over - 1e-12), 0.0)
+    yield from _unstable()
+
+
+words("EMA-lem4.2-eq9")(lambda: {"bound": (1 + 0.9) / (1e-6 * 1e-3)})
+
+
+def _unstable() -> Iterator[Found]:
+    """From 1 + eta on the steepest mode never shrinks, and beyond it grows."""
+    for x in all_walks(anchors.UNSTABLE):
         yield at_most(1 - 1e-9, _steepest(x, 20).abs())
-    for x in all_walks(((1.02, 1.02),)):
+    for x in all_walks(anchors.UNSTABLE[1:]):
         yield at_most(1.0, _left(x))
-    yield numbers(bound=(1 + 0.9) / (1e-6 * 1e-3))
 
 
 @claim("EMA-lem4.2-r1")
 def the_calm_regime() -> Iterator[Found]:
     """Up to eta: every mode keeps its sign and shrinks by chi between 0 and eta; all of them die out."""
-    for x in all_walks(NO_OSCILLATION):
+    for x in all_walks(anchors.NO_OSCILLATION):
         lags = x.modes(x.lags(12, push=False))
         yield at_most(-1e-12, x.chi)
         yield at_most(x.chi, x.by.eta)
         yield close(lags[1:], x.chi * lags[:-1])
         yield at_most(0.0, lags[1:] * lags[:-1])
-    for x in all_walks(NO_OSCILLATION, FORGETFUL):
+    for x in all_walks(anchors.NO_OSCILLATION, anchors.FORGETFUL):
         yield at_most(_left(x), 1e-6)
 
 
 @claim("EMA-lem4.2-r2")
 def the_ringing_regime() -> Iterator[Found]:
     """Between eta and 1 + eta: the steepest mode changes its sign at every step; the lag dies out."""
-    for x in all_walks(OSCILLATING):
+    for x in all_walks(anchors.OSCILLATING):
         yield at_most(_steepest(x, 5), -0.04)
-    for x in all_walks(OSCILLATING, FORGETFUL):
+    for x in all_walks(anchors.OSCILLATING, anchors.FORGETFUL):
         yield at_most(_left(x), 0.01)
 
 
 @claim("EMA-lem4.2-r3")
 def the_unstable_regime() -> Iterator[Found]:
-    """From 1 + eta on the steepest mode never shrinks."""
-    for x in all_walks(UNSTABLE):
-        yield at_most(1 - 1e-9, _steepest(x, 20).abs())
-    for x in all_walks(UNSTABLE[1:]):
-        yield at_most(1.0, _left(x))
-    theta, push = bandits()[7].logits[0], normal(6, seed=8)
+    """From 1 + eta on the steepest mode never shrinks; with the true KL of a softmax the lag grows."""
+    yield from _unstable()
+    theta, push = bandits()[7].logits[0], anchors.normal(6, seed=8)
     anchor, sizes = theta - 1e-3 * (push - push.mean()) / (push - push.mean()).norm(), []
-    by = Rates(0.9, 1.0, 1.1 * 1.9 / top_curvature(theta))
-    for _ in range(600):  # with the true KL of a softmax
-        theta, anchor = ema_step(theta, anchor, 0.0, softmax_pull(theta, anchor), by)
+    by = Rates(0.9, 1.0, 1.1 * 1.9 / anchors.top_curvature(theta))
+    for _ in range(600):
+        theta, anchor = ema_step(theta, anchor, 0.0, anchors.softmax_pull(theta, anchor), by)
         sizes.append((theta - anchor).norm())
     yield numbers(high=max(sizes), late=max(sizes[-60:]))
 
@@ -175,7 +169,7 @@ def _cycles(
     steps: int,
     cycles: int = 200,
     start: tuple[Any, Any] = (torch.ones(1).double(), torch.zeros(1).double()),
-    pull: Callable[[Any, Any], Any] = linear_pull,
+    pull: Callable[[Any, Any], Any] = anchors.linear_pull,
 ) -> float:
     """Lag after so many cycles of Algorithm 3 of a mode with this strength, by default from a lag of one."""
     theta, anchor = start
@@ -190,7 +184,7 @@ def _softmax_cycles(a: float, eta: float, steps: int, cycles: int = 30) -> float
     p = theta.softmax(-1)
     steepest = torch.linalg.eigh(p.diag() - p[:, None] * p).eigenvectors[:, -1]
     start = theta, theta - 1e-6 * steepest
-    return _cycles(a / top_curvature(theta), eta, steps, cycles, start, softmax_pull) / 1e-6
+    return _cycles(a / anchors.top_curvature(theta), eta, steps, cycles, start, anchors.softmax_pull) / 1e-6
 
 
 def _steps(a: float, eta: float, steps: int) -> float:
@@ -227,7 +221,9 @@ def exact_for_another_order() -> Iterator[Found]:
     yield corrected(_wrong(algorithm, _softmax_cycles, *PERIODS[:-1]))
     for period in PERIODS:
         yield at_most(_cycles(0.98 * nine(*period), *period), 0.5, "corrected")
-    first = [ema_cycle(1.0, 0.0, 0.0, linear_pull, Rates(0.9, 1.0, a), 1)[0] for a in (1.0, 0.5, 1.02)]
+    first = [
+        ema_cycle(1.0, 0.0, 0.0, anchors.linear_pull, Rates(0.9, 1.0, a), 1)[0] for a in (1.0, 0.5, 1.02)
+    ]
     yield at_most(0.0, min(first[:2]), "corrected")  # what a step leaves of a lag, before the anchor moves
     yield at_most(first[2], -0.01, "corrected")
     at, size = 1.95, 1e9 * 1e-6 * 1e-3  # alpha beta of the experiments, in billionths

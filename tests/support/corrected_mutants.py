@@ -23,7 +23,7 @@ CLAIMED = "kl_book.ledger.claims"
 GROUND = tuple(
     f"{CLAIMED}.ground.{name}" for name in ("errors", "off_policy", "sums", "worlds")
 )  # rest on nothing else in the claims
-COMPARED = ("apart", "unequal")  # what measures how far two sides are apart
+COMPARED = ("apart", "unequal", "same")  # what measures how far two sides are apart
 FACTORS = {"negated": -1, "doubled": 2}
 SIGNS = {
     "ReplaceBinaryOperator_Add_Sub",
@@ -83,7 +83,7 @@ def imported(module):
 
 def nearest(id):
     """(module, name) of the statement that holds the check of a row."""
-    check = CLAIMS[id].check
+    check = CLAIMS[id].generator
     return check.__module__, check.__qualname__.partition(".")[0]
 
 
@@ -142,7 +142,7 @@ def _symbols(source):
 def mutants_behind(id, first=None):
     """Mutants of the statements behind a check, ``first`` and then the nearest: comparisons, then symbols."""
     for module, name in sorted(behind(id), key=lambda place: place[1] != first):
-        if (module, name) == nearest(id) and "." in CLAIMS[id].check.__qualname__:
+        if (module, name) == nearest(id) and "." in CLAIMS[id].generator.__qualname__:
             continue  # a function that made the check: it would have to run again
         source = statement(module, name)
         for said, after in chain(_sides(source), _symbols(source)):
@@ -168,7 +168,7 @@ def outcome(id, mutant):
             warnings.simplefilter("ignore")
             exec(compile(mutant.source, f"<{mutant.name}: {mutant.said}>", "exec"), space)
             if own:
-                return space[mutant.name]()
+                return CLAIMS[id]._replace(generator=space[mutant.name]).check()
             for module in modules():
                 for name in [name for name, value in vars(module).items() if value is old]:
                     monkeypatch.setattr(module, name, space[mutant.name])

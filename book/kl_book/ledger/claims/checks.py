@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from kl_book.ledger.claims.comparisons import Comparison, Found
@@ -78,6 +79,12 @@ def claim(*ids: str, over: Worlds | None = None) -> Callable[[Check], Check]:
         return generator
 
     return decorate
+
+
+def claim_rows(check: Check, cases: Mapping[str, Iterable[Any]]) -> None:
+    """Register one generator as the check of several rows, each with cases of its own to be run over."""
+    for id, of_row in cases.items():
+        claim(id, over=partial(iter, tuple(of_row)))(check)
 
 
 def words(*ids: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], dict[str, Any]]]:

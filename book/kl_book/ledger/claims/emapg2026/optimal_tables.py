@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import (
     Comparison,
     Form,
@@ -72,23 +72,14 @@ def optimum(name: str, named: Pair, form: Form = "inside", policies: Form = "pri
         yield Comparison(form, max(cut, 0.0 if excess else error))
 
 
-def never_clipped(name: str) -> Callable[[], Iterator[Found]]:
-    """Check of a row whose optimum is always interior."""
-
-    def check() -> Iterator[Found]:
-        yield from optimum(name, NAMED[name], form="printed")
-
-    return check
+def never_cut_off(name: str) -> Iterator[Found]:
+    """A row of table 6 whose optimum is always interior."""
+    yield from optimum(name, NAMED[name], form="printed")
 
 
-for _id, _name in {
-    "RKL": "Reverse KL",
-    "FKL": "Forward KL",
-    "JS": "Jensen-Shannon",
-    "Hellinger": "Squared Hellinger",
-    "Neyman": "Neyman",
-}.items():
-    claim(f"EMA-tab6-{_id}")(never_clipped(_name))
+NAMES = {"JS": "Jensen-Shannon", "Hellinger": "Squared Hellinger", "Neyman": "Neyman"}
+KLS = {"RKL": "Reverse KL", "FKL": "Forward KL"}
+claim_rows(never_cut_off, {f"EMA-tab6-{id}": [name] for id, name in (KLS | NAMES).items()})
 
 
 @claim("EMA-tab6-Pearson")
@@ -166,21 +157,12 @@ def transform(name: str, row: Transform, form: Form = "inside", excess: Form = "
             yield Comparison(form, best.not_best(policy, best.regularized(c.f, problem, beta)))
 
 
-def always_in_range(name: str) -> Callable[[], Iterator[Found]]:
-    """Check of a row whose range of lambda holds at every optimum."""
-
-    def check() -> Iterator[Found]:
-        yield from transform(name, TABLE_7[name], form="printed")
-
-    return check
+def always_in_range(name: str) -> Iterator[Found]:
+    """A row of table 7 whose range of lambda holds at every optimum."""
+    yield from transform(name, TABLE_7[name], form="printed")
 
 
-for _id, _name in {
-    "JS": "Jensen-Shannon",
-    "Hellinger": "Squared Hellinger",
-    "Neyman": "Neyman",
-}.items():
-    claim(f"EMA-tab7-{_id}")(always_in_range(_name))
+claim_rows(always_in_range, {f"EMA-tab7-{id}": [name] for id, name in NAMES.items()})
 
 
 @claim("EMA-tab7-FKL")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, at_most, corrected, numbers, printed
 from kl_book.ledger.claims.ground.errors import excess, hedged
 from kl_book.ledger.claims.ground.printed_results import (
@@ -36,22 +36,12 @@ from kl_book.ledger.claims.ground.synthetic_task import VOCAB
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 
 
-def quoted(quotes: tuple[Quote, ...]) -> Iterator[Found]:
-    """Percentages in the text are cells of the tables."""
-    for q in quotes:
-        yield printed(excess(100 * scores(q.table, q.row)[q.column], q.percent))
+def quoted(q: Quote) -> Iterator[Found]:
+    """A percentage in the text is a cell of a table."""
+    yield printed(excess(100 * scores(q.table, q.row)[q.column], q.percent))
 
 
-@claim("EMA-abstract-numbers-tables")
-def quotes_of_abstract_and_introduction() -> Iterator[Found]:
-    """Eight percentages are cells of tables 2 and 3."""
-    yield from quoted(ABSTRACT)
-
-
-@claim("EMA-6-numbers")
-def quotes_of_section_6() -> Iterator[Found]:
-    """Seven percentages are cells of tables 2 and 3."""
-    yield from quoted(SECTION_6)
+claim_rows(quoted, {"EMA-abstract-numbers-tables": ABSTRACT, "EMA-6-numbers": SECTION_6})
 
 
 @claim("EMA-tab3-sets")
@@ -102,30 +92,22 @@ def above_every_other_method() -> dict[str, Any]:
     return {"margin": margin, "set": column, "method": row}
 
 
-def on_average(ours: str, theirs: str) -> Iterator[Found]:
+def on_average(rows: tuple[str, str]) -> Iterator[Found]:
     """A comparison for which the source gives averages; the sets that go the other way are named."""
-    yield from ahead(ours, theirs, ["Avg."])
-    one, other = printed_cells(2, ours), printed_cells(2, theirs)
+    yield from ahead(*rows, columns=["Avg."])
+    one, other = (printed_cells(2, row) for row in rows)
     lost = [f"{s} {one[s]} against {other[s]}" for s in SETS if float(one[s]) <= float(other[s])]
     yield numbers(lost="; ".join(lost) or "no set")
 
 
-@claim("EMA-6-topk-forward-gain")
-def forward_top_k_beside_sampled_k3() -> Iterator[Found]:
-    """34.8 to 40.6 on average; two of the seven sets lose."""
-    yield from on_average(FORWARD, ANCHOR)
-
-
-@claim("EMA-6-topk-reverse-gain")
-def reverse_top_k_beside_sampled_k3() -> Iterator[Found]:
-    """34.8 to 41.6 on average; no set loses."""
-    yield from on_average(REVERSE, ANCHOR)
-
-
-@claim("EMA-6-reverse-better")
-def reverse_beside_forward() -> Iterator[Found]:
-    """41.6 against 40.6 on average; one of the seven sets loses."""
-    yield from on_average(REVERSE, FORWARD)
+claim_rows(
+    on_average,
+    {
+        "EMA-6-topk-forward-gain": [(FORWARD, ANCHOR)],
+        "EMA-6-topk-reverse-gain": [(REVERSE, ANCHOR)],
+        "EMA-6-reverse-better": [(REVERSE, FORWARD)],
+    },
+)
 
 
 @claim("EMA-6-anchor-gain")

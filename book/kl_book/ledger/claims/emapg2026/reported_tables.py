@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, inside, numbers, printed
 from kl_book.ledger.claims.ground.errors import excess
 from kl_book.ledger.claims.ground.printed_results import (
@@ -66,16 +66,7 @@ def averages(table: int) -> Iterator[Found]:
     yield numbers(rows=len(rows))
 
 
-@claim("EMA-tab2-average")
-def averages_of_table_2() -> Iterator[Found]:
-    """Eleven means of seven scores."""
-    yield from averages(2)
-
-
-@claim("EMA-tab4-average")
-def averages_of_table_4() -> Iterator[Found]:
-    """Four means of seven scores."""
-    yield from averages(4)
+claim_rows(averages, {"EMA-tab2-average": [2], "EMA-tab4-average": [4]})
 
 
 @claim("EMA-tab3-Average")
@@ -128,23 +119,17 @@ def average_gains(table: int, ours: str) -> dict[str, float]:
     }
 
 
-def average_gain(table: int, ours: str) -> Iterator[Found]:
-    """The last cell compares two averages."""
-    three = average_gains(table, ours)
-    yield printed(excess(three.pop("of_printed"), printed_cells(table, GAIN)["Avg."]))
+def average_gain(row: tuple[int, str]) -> Iterator[Found]:
+    """The last cell of the gains compares two averages."""
+    three = average_gains(*row)
+    yield printed(excess(three.pop("of_printed"), printed_cells(row[0], GAIN)["Avg."]))
     yield numbers(**three)
 
 
-@claim("EMA-tab2-Improvement-average")
-def average_improvement_of_table_2() -> Iterator[Found]:
-    """33.3% from the base model."""
-    yield from average_gain(2, REVERSE)
-
-
-@claim("EMA-tab4-Improvement-average")
-def average_improvement_of_table_4() -> Iterator[Found]:
-    """10.1% from the instruct model."""
-    yield from average_gain(4, INSTRUCT)
+claim_rows(
+    average_gain,
+    {"EMA-tab2-Improvement-average": [(2, REVERSE)], "EMA-tab4-Improvement-average": [(4, INSTRUCT)]},
+)
 
 
 @claim("EMA-abstract-average")

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Comparison, Form, Found, printed, same
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
@@ -47,24 +47,20 @@ def row_of_table_5(name: str, row: Printed, meaning: Pair, form: Form = "printed
         yield Comparison(form, bias_against(estimator, divergence(f), problem))
 
 
-def check_of_row(name: str) -> Callable[[], Iterator[Found]]:
-    """Check of a row that is right as it is printed."""
-
-    def check() -> Iterator[Found]:
-        yield from row_of_table_5(name, TABLE_5[name], NAMED[name])
-
-    return check
+def row_as_printed(name: str) -> Iterator[Found]:
+    """A row that is right as it is printed."""
+    yield from row_of_table_5(name, TABLE_5[name], NAMED[name])
 
 
-for _id, _name in {
+ROWS = {
     "FKL": "Forward KL",
     "RKL": "Reverse KL",
     "Pearson": "Pearson",
     "Hellinger": "Squared Hellinger",
     "JS": "Jensen-Shannon",
     "TV": "Total variation",
-}.items():
-    claim(f"EMA-tab5-{_id}")(check_of_row(_name))
+}
+claim_rows(row_as_printed, {f"EMA-tab5-{id}": [name] for id, name in ROWS.items()})
 
 
 def excess_of_printed(problem: Problem) -> float:

@@ -6,30 +6,21 @@ world of one token, because the table speaks of one token at a given prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim_rows
 from kl_book.ledger.claims.comparisons import Found, printed
 from kl_book.ledger.claims.ground.table_one import error_of_row
 
-
-def check_of_row(name: str) -> Callable[[], Iterator[Found]]:
-    """Check of a row: its value, its gradient, its memory and its marks."""
-
-    def check() -> Iterator[Found]:
-        yield printed(error_of_row(name))
-
-    return check
+NAMES = {"RKL": "Reverse KL: exact", "K3pp": "K3++", "FKL": "Forward KL: exact"}
 
 
-for _id, _name in {
-    "RKL": "Reverse KL: exact",
-    "K1": "K1",
-    "K2": "K2",
-    "K3": "K3",
-    "K3pp": "K3++",
-    "K4": "K4",
-    "FKL": "Forward KL: exact",
-    "K5": "K5",
-}.items():
-    claim(f"EMA-tab1-{_id}")(check_of_row(_name))
+def row_of_table(name: str) -> Iterator[Found]:
+    """A row's value, its gradient, its memory and its marks are as printed."""
+    yield printed(error_of_row(NAMES.get(name, name)))
+
+
+claim_rows(
+    row_of_table,
+    {f"EMA-tab1-{name}": [name] for name in ("RKL", "K1", "K2", "K3", "K3pp", "K4", "FKL", "K5")},
+)

@@ -6,10 +6,11 @@ All of these rows have one cause, and one worked example: `numbers_of_the_pull`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, corrected, printed, same
 from kl_book.ledger.claims.ground import top_k
 from kl_book.ledger.claims.ground.errors import relative
@@ -30,87 +31,70 @@ from kl_companion.tabular import Problem
 
 Sets = Callable[[Problem], Iterator[torch.Tensor]]
 
+
+class Case(NamedTuple):
+    """A form with the sets of tokens that are summed; sampled elsewhere or not, held to where it stops."""
+
+    direction: str
+    sets: Sets
+    elsewhere: bool = False
+    stops: bool = False
+
+
 words(
     *("EMA-abstract-topk", "EMA-eq25-26", "EMA-eq27", "EMA-alg1", "EMA-alg2", "EMA-5.3-anyset"),
     *("EMA-tab1-TopkR", "EMA-tab1-TopkF", "EMA-tab1-TopkF+overall", "EMA-G2-unbiased"),
 )(numbers_of_the_pull)
 
 
-def algorithm(direction: str, sets: Sets, *, elsewhere: bool = False) -> Iterator[Found]:
+def algorithm(x: Case) -> Iterator[Found]:
     """Whether the gradient is unbiased for every set, as published and as repaired.
 
     The corrected error holds what is said of the published form too: its value is unbiased, and its
     gradient is off by plus (reverse) or minus (forward) the gradient of the policy's probability of the set.
     """
-    split, truth, sign = PUBLISHED[direction]
-    for problem in sampled_elsewhere()[:6] if elsewhere else bandits():
-        ratio, right = rho(problem) if elsewhere else None, exact(truth, problem)
-        for chosen in sets(problem):
+    split, truth, sign = PUBLISHED[x.direction]
+    for problem in sampled_elsewhere()[:6] if x.elsewhere else bandits():
+        ratio, right = rho(problem) if x.elsewhere else None, exact(truth, problem)
+        for chosen in x.sets(problem):
             value, gradient = bias_of_top_k(split, right, chosen, problem, ratio)
             yield same(gradient + right[1], right[1], by=relative)
             yield corrected(abs(value))
             yield same(gradient, sign * mass_gradient(chosen, problem), "corrected")
-            for repaired in REPAIRED[direction]:
+            for repaired in REPAIRED[x.direction]:
                 value, gradient = bias_of_top_k(repaired, right, chosen, problem, ratio)
                 yield corrected(abs(value))
                 yield same(gradient, 0.0, "corrected")
     small = at_the_reference()
-    for repaired in REPAIRED[direction]:
-        for chosen in sets(small):
+    for repaired in REPAIRED[x.direction]:
+        for chosen in x.sets(small):
             yield same(bias_of_top_k(repaired, truth, chosen, small)[1], 0.0, "corrected")
+    if x.stops:
+        yield from stopping(x)
 
 
-def stopping(direction: str, sets: Sets) -> Iterator[Found]:
+def stopping(x: Case) -> Iterator[Found]:
     """No expected gradient where the published form is said to stop, for sets that are held fixed."""
     for problem in bandits()[:6]:
-        for chosen in sets(problem):
-            end = stops_at(direction, chosen, problem)
-            yield same(top_k.mean_of_top_k(PUBLISHED[direction][0], chosen, end)[1], 0.0, "corrected")
-            if direction == "forward":
+        for chosen in x.sets(problem):
+            end = stops_at(x.direction, chosen, problem)
+            yield same(top_k.mean_of_top_k(PUBLISHED[x.direction][0], chosen, end)[1], 0.0, "corrected")
+            if x.direction == "forward":
                 p, q = end.logits[0].softmax(-1), problem.ref_logits[0].softmax(-1)
                 yield same(p[chosen].sum(), q[chosen].sum().sqrt(), "corrected")
 
 
-@claim("EMA-abstract-topk")
-def unbiased_at_any_k() -> Iterator[Found]:
-    """Value and gradient of both KLs, every k."""
-    yield from algorithm("reverse", top_k.of_the_policy)
-    yield from algorithm("forward", top_k.of_the_reference)
-
-
-@claim("EMA-eq25-26")
-def reverse_form() -> Iterator[Found]:
-    """The policy's likeliest tokens summed, K4 outside; and where it stops."""
-    yield from algorithm("reverse", top_k.of_the_policy)
-    yield from stopping("reverse", top_k.of_the_policy)
-
-
-@claim("EMA-eq27")
-def forward_form() -> Iterator[Found]:
-    """The reference's likeliest tokens summed, K5 outside; and where it stops."""
-    yield from algorithm("forward", top_k.of_the_reference)
-    yield from stopping("forward", top_k.of_the_reference)
-
-
-@claim("EMA-alg1")
-def algorithm_1() -> Iterator[Found]:
-    """Reverse KL: the sampler's likeliest tokens summed, K4 outside times pi/mu; on- and off-policy."""
-    yield from algorithm("reverse", top_k.of_the_sampler)
-    yield from algorithm("reverse", top_k.of_the_sampler, elsewhere=True)
-
-
-@claim("EMA-alg2")
-def algorithm_2() -> Iterator[Found]:
-    """Forward KL: the anchor's likeliest tokens summed, K5 outside times pi/mu; on- and off-policy."""
-    yield from algorithm("forward", top_k.of_the_reference)
-    yield from algorithm("forward", top_k.of_the_reference, elsewhere=True)
-
-
-@claim("EMA-5.3-anyset")
-def unbiased_for_any_set() -> Iterator[Found]:
-    """Every set of tokens, whether it is a top-k or not."""
-    yield from algorithm("reverse", top_k.every_set)
-    yield from algorithm("forward", top_k.every_set)
+claim_rows(
+    algorithm,
+    {
+        "EMA-abstract-topk": [Case("reverse", top_k.of_the_policy), Case("forward", top_k.of_the_reference)],
+        "EMA-eq25-26": [Case("reverse", top_k.of_the_policy, stops=True)],
+        "EMA-eq27": [Case("forward", top_k.of_the_reference, stops=True)],
+        "EMA-alg1": [Case("reverse", top_k.of_the_sampler, elsewhere) for elsewhere in (False, True)],
+        "EMA-alg2": [Case("forward", top_k.of_the_reference, elsewhere) for elsewhere in (False, True)],
+        "EMA-5.3-anyset": [Case(direction, top_k.every_set) for direction in PUBLISHED],
+    },
+)
 
 
 # table 1
@@ -124,8 +108,9 @@ def _head_mass(problem: Problem, k: int, direction: str) -> torch.Tensor:
     return torch.einsum("j,jrv->rv", p[chosen], t.scores[chosen, 0])
 
 
-def top_k_row(name: str, direction: str) -> Iterator[Found]:
-    """A row of the table: its gradient fails; its value, its memory and the repaired form do not."""
+def top_k_row(direction: str) -> Iterator[Found]:
+    """A row of the table: its gradient fails unless k is 0 or V; value, memory and repair do not."""
+    name = {"reverse": "TopkReverseKL", "forward": "TopkForwardKL"}[direction]
     row, (_, truth, sign) = TABLE_1[name], PUBLISHED[direction]
     yield corrected(error_of_row(name, bregman=True))
     for number, problem in enumerate(positions() + equal_policies()):
@@ -140,16 +125,7 @@ def top_k_row(name: str, direction: str) -> Iterator[Found]:
         yield corrected(memory_error(row, problem))
 
 
-@claim("EMA-tab1-TopkR")
-def top_k_reverse_row() -> Iterator[Found]:
-    """Algorithm 1: unbiased in value for every k, in its gradient for k = 0 and k = V only."""
-    yield from top_k_row("TopkReverseKL", "reverse")
-
-
-@claim("EMA-tab1-TopkF")
-def top_k_forward_row() -> Iterator[Found]:
-    """Algorithm 2: unbiased in value for every k, in its gradient for k = 0 and k = V only."""
-    yield from top_k_row("TopkForwardKL", "forward")
+claim_rows(top_k_row, {"EMA-tab1-TopkR": ["reverse"], "EMA-tab1-TopkF": ["forward"]})
 
 
 def _marks(name: str, **options: bool) -> tuple[bool, bool, bool]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim_rows
 from kl_book.ledger.claims.comparisons import Comparison, Form, Found, numbers, printed, same
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
@@ -54,28 +54,26 @@ def label(row: Printed, named: Pair, *, target_first: bool, form: Form = "printe
         yield same(exact(d, p)[0] / unit, factor * exact(named, p)[0] / unit, form)
 
 
-def row_of_table(table: int, name: str) -> Callable[[], Iterator[Found]]:
-    """Check of a row of table 9 (policy first) or 10 (target first): its weight, and f by its name."""
-    row, last = TABLES[table][name], table == 10
+def row_of_table(row: tuple[int, str]) -> Iterator[Found]:
+    """A row of table 9 (policy first) or 10 (target first): its weight, and that f is what the name says."""
+    table, name = row
+    last = table == 10
     # forward and reverse say which of policy and target comes first; the other names say which f it is
     named = NAMED[name] if "KL" in name or not last else arguments_exchanged(NAMED[name])
-
-    def check() -> Iterator[Found]:
-        yield from weight(row, target_first=last)
-        yield from label(row, named, target_first=last)
-
-    return check
+    yield from weight(TABLES[table][name], target_first=last)
+    yield from label(TABLES[table][name], named, target_first=last)
 
 
-for _table in (9, 10):
-    for _id, _name in NAMES.items():
-        claim(f"EMA-tab{_table}-{_id}")(row_of_table(_table, _name))
-claim("EMA-tab10-tlogt")(row_of_table(10, "Forward KL"))
-claim("EMA-tab10-mlogt")(row_of_table(10, "Reverse KL"))
+claim_rows(
+    row_of_table,
+    {f"EMA-tab{table}-{id}": [(table, name)] for table in (9, 10) for id, name in NAMES.items()}
+    | {"EMA-tab10-tlogt": [(10, "Forward KL")], "EMA-tab10-mlogt": [(10, "Reverse KL")]},
+)
 
 
-def mislabeled(name: str, right: str) -> Iterator[Found]:
+def mislabeled(names: tuple[str, str]) -> Iterator[Found]:
     """A row of table 9 whose weight is right and whose label is that of the other KL."""
+    name, right = names
     row = TABLE_9[name]
     yield from weight(row, target_first=False)
     yield from label(row, NAMED[name], target_first=False)
@@ -92,35 +90,27 @@ def mislabeled(name: str, right: str) -> Iterator[Found]:
     )
 
 
-@claim("EMA-tab9-tlogt")
-def t_log_t_with_the_policy_first() -> Iterator[Found]:
-    """f = t log t: -log w + 1, under the name of the forward KL."""
-    yield from mislabeled("Forward KL", "Reverse KL")
+claim_rows(
+    mislabeled,
+    {
+        "EMA-tab9-tlogt": [("Forward KL", "Reverse KL")],
+        "EMA-tab9-mlogt": [("Reverse KL", "Forward KL")],
+    },
+)
 
 
-@claim("EMA-tab9-mlogt")
-def minus_log_t_with_the_policy_first() -> Iterator[Found]:
-    """f = -log t: -w, under the name of the reverse KL."""
-    yield from mislabeled("Reverse KL", "Forward KL")
+FORWARD, REVERSE = 1 - W, -sympy.log(W)  # weights of the two KLs, 0 at w = 1
 
 
-def alpha(table: int, ends: dict[int, sympy.Expr]) -> Iterator[Found]:
-    """The alpha row at several alpha; near +-1 it tends to a KL's weight, up to a constant."""
+def alpha(row: tuple[int, sympy.Expr, sympy.Expr]) -> Iterator[Found]:
+    """The alpha row at several alpha; near -1 and 1 it tends to a KL's weight, up to a constant."""
+    table, at_minus_one, at_one = row
     for x in ("-3", "-1/2", "0", "1/2", "3"):
         yield from weight(ALPHA[table](sympy.nsimplify(x)), target_first=table == 10)
     a = sympy.Symbol("a")
     general = ALPHA[table](a).in_w
-    for end, limit in ends.items():
+    for end, limit in ((-1, at_minus_one), (1, at_one)):
         yield printed(unequal(sympy.limit(general - general.subs(W, 1), a, end), limit))
 
 
-@claim("EMA-tab9-alpha")
-def alpha_with_the_policy_first() -> Iterator[Found]:
-    """Table 9's alpha row."""
-    yield from alpha(9, {1: -sympy.log(W), -1: 1 - W})
-
-
-@claim("EMA-tab10-alpha")
-def alpha_with_the_target_first() -> Iterator[Found]:
-    """Table 10's alpha row."""
-    yield from alpha(10, {1: 1 - W, -1: -sympy.log(W)})
+claim_rows(alpha, {"EMA-tab9-alpha": [(9, FORWARD, REVERSE)], "EMA-tab10-alpha": [(10, REVERSE, FORWARD)]})

@@ -3,7 +3,6 @@
 from kl_book.ledger.claims.ding2026misfires import (  # noqa: F401 - a section registers its checks
     appendices,
     calibration,
-    lengths,
     residues,
     sampling,
 )

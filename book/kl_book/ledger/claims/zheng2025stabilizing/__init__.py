@@ -2,9 +2,7 @@
 
 from kl_book.ledger.claims.zheng2025stabilizing import (  # noqa: F401 - a section registers its checks
     appendix,
-    first_order,
     objectives,
     practice,
     routing,
-    variants,
 )

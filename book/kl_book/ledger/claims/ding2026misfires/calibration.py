@@ -11,6 +11,7 @@ from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, pri
 from kl_book.ledger.claims.ground.calibration import (
     AnswerGroups,
     calibrated,
+    calibrated_update,
     every_group,
     largest_deviation,
     mean_drift,
@@ -21,7 +22,6 @@ from kl_book.ledger.claims.ground.groups import centered
 from kl_book.ledger.claims.ground.sums import kl_gradient
 from kl_book.ledger.claims.ground.updates import graded_trees, utility_gradient
 from kl_companion.tabular import Problem
-from kl_companion.tabular.groups import group_update
 
 BETA, LARGE = 4.0, 20.0  # of the source's runs
 SIZE = 3
@@ -130,18 +130,14 @@ def the_kl_can_remain_where_the_reward_cancels() -> Iterator[Found]:
     yield less(0.0, cases, by=1.0)
 
 
-def _update(problem: Problem, beta: float) -> torch.Tensor:
-    """Expected update of groups of three, [rows, vocab]."""
-    drift = mean_drift(problem)
-    return group_update(lambda i: calibrated(problem.rewards[i], drift[i], beta), problem, SIZE)
-
-
 @claim("ZCPO-4-noguarantee")
 def a_step_may_lower_the_reward_or_raise_the_kl() -> Iterator[Found]:
     """The expected update itself: with a large beta the reward falls, with a small one the KL rises."""
     small, problems = BETA / 100, graded_trees()
-    reward = [float((_update(p, LARGE) * utility_gradient(p)).sum()) for p in problems]
-    kl = [float((_update(p, small) * kl_gradient(p)).sum()) for p in problems]
+    reward = [
+        float((calibrated_update(p, mean_drift(p), LARGE) * utility_gradient(p)).sum()) for p in problems
+    ]
+    kl = [float((calibrated_update(p, mean_drift(p), small) * kl_gradient(p)).sum()) for p in problems]
     yield less(min(reward), 0.0)
     yield less(0.0, max(kl))
     yield numbers(size=SIZE, large=LARGE, falls=sum(x < 0 for x in reward))

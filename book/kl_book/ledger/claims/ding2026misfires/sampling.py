@@ -10,7 +10,7 @@ import torch
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, rises, same
 from kl_book.ledger.claims.ground.calibration import (
-    calibrated,
+    calibrated_update,
     every_group,
     mean_drift,
     mean_log_ratio,
@@ -24,7 +24,6 @@ from kl_book.ledger.claims.ground.updates import binary, graded_trees
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
-from kl_companion.tabular.groups import group_update
 
 BETA = 4.0  # that of the source's main run
 
@@ -56,14 +55,9 @@ def the_exact_kl_has_no_noise_of_its_token() -> Iterator[Found]:
             yield differs(by_token[here], by_token[here][0])
 
 
-def _update(problem: Problem, drift: torch.Tensor, beta: float) -> torch.Tensor:
-    """Expected update of groups of three with calibrated coefficients, [rows, vocab]."""
-    return group_update(lambda i: calibrated(problem.rewards[i], drift[i], beta), problem, 3)
-
-
 def _added(problem: Problem, drift: torch.Tensor) -> torch.Tensor:
     """What a KL in the coefficients adds to the expected update, [rows, vocab]."""
-    return _update(problem, drift, BETA) - _update(problem, drift, 0.0)
+    return calibrated_update(problem, drift, BETA) - calibrated_update(problem, drift, 0.0)
 
 
 @claim("ZCPO-4-notunbiased")

@@ -17,6 +17,7 @@ from kl_book.ledger.claims.ground.updates import binary, graded_trees
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
+from kl_companion.tabular.groups import group_update
 
 CLIP = 0.2
 
@@ -74,6 +75,11 @@ def calibrated(rewards: torch.Tensor, drift: torch.Tensor, beta: float) -> torch
     active = largest > 1e-12
     reward = centered(rewards, "mean") / largest.where(active, torch.ones_like(largest))
     return (reward - beta * centered(drift, "mean")).where(active, 0.0)
+
+
+def calibrated_update(problem: Problem, drift: torch.Tensor, beta: float) -> torch.Tensor:
+    """Expected update of groups of three, from the drift of every sequence [count], [rows, vocab]."""
+    return group_update(lambda i: calibrated(problem.rewards[i], drift[i], beta), problem, 3)
 
 
 class AnswerGroups(NamedTuple):

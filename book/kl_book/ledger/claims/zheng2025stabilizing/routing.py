@@ -51,11 +51,6 @@ class RoutedCase(NamedTuple):
         return routed(self.old)
 
     @property
-    def inference(self) -> torch.Tensor:
-        """Experts of the rollout policy in the inference engine, [rows]."""
-        return routed(rounded(self.old))
-
-    @property
     def natural(self) -> torch.Tensor:
         """Experts that the gate of ``now`` chooses, [rows]."""
         return routed(self.now)
@@ -63,7 +58,11 @@ class RoutedCase(NamedTuple):
     @property
     def sampler(self) -> torch.Tensor:
         """Next-token log-probs of the inference engine, [rows, vocab]."""
-        return logps(rounded(self.old), self.inference)
+        return sampler_logits(self.old).log_softmax(-1)
+
+    def replayed(self, inference: bool) -> torch.Tensor:
+        """Experts of the rollout policy in one of the engines, [rows]."""
+        return routed(rounded(self.old)) if inference else self.training
 
     def world(self, target: torch.Tensor, older: torch.Tensor) -> Engines:
         """The enumerated world with these experts of target and older policy."""
@@ -101,55 +100,45 @@ def weight_of_a_mixture(case: RoutedCase) -> Iterator[Found]:
     yield from _product(case, case.natural, case.training)
 
 
-class Distances(NamedTuple):
-    """KLs of the next token in mixtures where experts differ: with their own and with replayed experts."""
+def _distances(first: bool) -> tuple[list[float], list[float]]:
+    """KLs of the next token where experts differ: with their own, and with the replayed experts.
 
-    own: list[float]
-    replayed: list[float]
-
-
-def _of_the_engines() -> Distances:
-    """From inference to training engine, at the first mini-batch."""
-    cases = [c for c in _cases(first=True) if (c.inference != c.training).any()]
-    return Distances(
-        [divergence_of_tokens(c.sampler, logps(c.old, c.training)) for c in cases],
-        [divergence_of_tokens(c.sampler, logps(c.old, c.inference)) for c in cases],
-    )
-
-
-def _of_the_update() -> Distances:
-    """From the older policy to the target, after one update."""
-    cases = [c for c in _cases(first=False) if (c.natural != c.training).any()]
-    return Distances(
-        [divergence_of_tokens(logps(c.old, c.training), logps(c.now, c.natural)) for c in cases],
-        [divergence_of_tokens(logps(c.old, c.training), logps(c.now, c.training)) for c in cases],
-    )
+    In the first mini-batch from inference to training engine, later from the older policy to the target.
+    """
+    own, replayed = [], []
+    for case in _cases(first):
+        start = case.sampler if first else logps(case.old, case.training)
+        experts = case.replayed(inference=first)
+        if (experts != case.natural).any():
+            own.append(divergence_of_tokens(start, logps(case.now, case.natural)))
+            replayed.append(divergence_of_tokens(start, logps(case.now, experts)))
+    return own, replayed
 
 
-@claim("QW-R2")
-def replay_of_the_training_engine() -> Iterator[Found]:
-    """Target and older policy with the older training experts: the discrepancy stays as it is."""
-    for case in _every_case():
-        yield from _product(case, case.training, case.training)
-    kl = _of_the_update()
-    yield numbers(mixtures=len(kl.own), own=fmean(kl.own), replayed=fmean(kl.replayed))
+def _replay(inference: bool) -> Check:
+    """A check of target and older policy with the older experts of one of the engines."""
+
+    def check() -> Iterator[Found]:
+        for case in _every_case():
+            experts = case.replayed(inference)
+            yield from _product(case, experts, experts)
+        own, replayed = _distances(first=inference)
+        yield numbers(mixtures=len(own), own=fmean(own), replayed=fmean(replayed))
+
+    return check
 
 
-@claim("QW-R3")
-def replay_of_the_inference_engine() -> Iterator[Found]:
-    """Target and older policy with the experts of the inference engine."""
-    for case in _every_case():
-        yield from _product(case, case.inference, case.inference)
-    kl = _of_the_engines()
-    yield numbers(mixtures=len(kl.own), own=fmean(kl.own), replayed=fmean(kl.replayed))
+claim("QW-R2")(_replay(inference=False))
+claim("QW-R3")(_replay(inference=True))
 
 
 @claim("QW-3.1-entangled")
 def what_other_experts_add() -> Iterator[Found]:
     """In how many mixtures a change of experts adds to either distance."""
-    for part, kl in (("engines", _of_the_engines()), ("update", _of_the_update())):
-        larger = sum(a > b for a, b in zip(kl.own, kl.replayed, strict=True))
-        yield numbers(**{f"{part}_larger": larger, part: len(kl.own)})
+    for part, first in (("engines", True), ("update", False)):
+        own, replayed = _distances(first)
+        larger = sum(a > b for a, b in zip(own, replayed, strict=True))
+        yield numbers(**{f"{part}_larger": larger, part: len(own)})
 
 
 class Alteration(NamedTuple):
@@ -170,7 +159,7 @@ def _alteration(first: bool, inference: bool) -> Alteration:
     """Replay of the experts of one engine, at the first mini-batch or after an update."""
     errors, same_experts, rewards = [0.0], [], []
     for case in _cases(first):
-        replayed = case.inference if inference else case.training
+        replayed = case.replayed(inference)
         w = world(logits(case.now, case.natural), logits(case.now, replayed), sampler_logits(case.old))
         moved, other = w.t.log_ratio.abs(), (replayed != case.natural)[w.problem.rows]
         same_experts += (replayed == case.natural).tolist()

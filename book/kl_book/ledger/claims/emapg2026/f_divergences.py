@@ -13,10 +13,9 @@ import torch
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, inside, numbers, printed, same
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, bias_against, divergence
-from kl_book.ledger.claims.ground.errors import hedged
-from kl_book.ledger.claims.ground.estimates import detached_forward, k1, k4, k5, score_ratio
-from kl_book.ledger.claims.ground.positions import baseline_gain, baseline_of_one
-from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio, reverse_kl, terms
+from kl_book.ledger.claims.ground.estimates import k1, k4, score_ratio
+from kl_book.ledger.claims.ground.positions import baseline_gain
+from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl, terms
 from kl_book.ledger.claims.ground.top_k import WrittenSplit, mean_of_top_k, subsets
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
@@ -74,21 +73,6 @@ def any_divergence_with_a_head(w: World) -> Iterator[Found]:
             value, gradient = mean_of_top_k(split, head, w.problem)
             yield same(value, right)
             yield same(gradient, slope)
-
-
-@claim("EMA-H-note1")
-def log_r_is_a_baseline() -> Iterator[Found]:
-    """K5 = sg(w) log w + log r: log r has value 0 and mean gradient 0, E[w] = 1; typically less variance."""
-    for w in each(bandits, hedge_bandits, two_policies((0.9, 0.1), (0.99, 0.01)))():
-        more = w.slope(k5) - w.slope(detached_forward)
-        yield same(w.E(ref_ratio(w.problem)), 1.0)
-        yield same(w.value(k5), w.value(detached_forward))
-        yield same(more, w.s)
-        yield same(w.E(more), 0.0)
-        before, after, saved = baseline_of_one(w.problem)
-        yield at_most(abs(before - after - saved), 1e-12 * (1 + before))
-    spread = [baseline_of_one(problem) for problem in hedge_bandits()]
-    yield printed(hedged(after < before for before, after, _ in spread))
 
 
 @claim("EMA-H-note2", over=each(bandits))

@@ -12,26 +12,15 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, same
-from kl_book.ledger.claims.ground.estimates import (
-    SAMPLED,
-    exact_forward,
-    exact_reverse,
-    k1,
-    k3,
-    k3_plus_plus,
-    k4,
-    k5,
-    score_ratio,
-)
+from kl_book.ledger.claims.ground import estimates, positions
+from kl_book.ledger.claims.ground.estimates import SAMPLED, exact_reverse, k1, k3, k3_plus_plus, k4, k5
 from kl_book.ledger.claims.ground.positions import (
     SMALLEST_BIAS,
     bias_of_value_and_gradient,
     every_position,
     moments,
-    positions,
-    reference_logps_read,
-    sampled_values_and_gradients,
 )
+from kl_book.ledger.claims.ground.sums import ref_ratio
 from kl_book.ledger.claims.ground.world import World, each
 from kl_companion.tabular import bandit
 
@@ -44,13 +33,13 @@ def exact_kl_of_a_prefix(w: World) -> Iterator[Found]:
     yield printed(bias_of_value_and_gradient(exact_reverse, w.problem))
 
 
-@claim("EMA-eq17-19+variance", over=each(positions))
+@claim("EMA-eq17-19+variance", over=each(positions.positions))
 def exact_kl_has_no_variance(w: World) -> Iterator[Found]:
     """At a given prefix nothing is sampled in it: unbiased, without variance, unlike sampled KL."""
     yield printed(bias_of_value_and_gradient(exact_reverse, w.problem))
-    for x in sampled_values_and_gradients(exact_reverse, w.problem):
+    for x in positions.sampled_values_and_gradients(exact_reverse, w.problem):
         yield printed(w.var(x))
-    for x in sampled_values_and_gradients(k4, w.problem):
+    for x in positions.sampled_values_and_gradients(k4, w.problem):
         yield at_most(SMALLEST_BIAS, w.var(x))
 
 
@@ -86,9 +75,9 @@ def memory_of_exact_and_of_sampled_kl() -> Iterator[Found]:
     """Numbers of the reference that are read, numbers that are saved for the backward pass: 1, or V."""
     for problem in (bandit(8, seed=8), bandit(64, seed=64)):
         for estimate in SAMPLED.values():
-            yield same(reference_logps_read(estimate, problem), 1)
-        for estimate in (exact_forward, exact_reverse):
-            yield same(reference_logps_read(estimate, problem), len(problem.sequences))
+            yield same(positions.reference_logps_read(estimate, problem), 1)
+        for estimate in (estimates.exact_forward, exact_reverse):
+            yield same(positions.reference_logps_read(estimate, problem), len(problem.sequences))
     yield at_most(saved_numbers(_sampled_alone, 1), 8 * len(SAMPLED))
     sampled, exact = (
         (saved_numbers(f, 1024) - saved_numbers(f, 256)) / (1024 - 256)
@@ -98,7 +87,7 @@ def memory_of_exact_and_of_sampled_kl() -> Iterator[Found]:
     yield numbers(sampled=sampled, exact=exact)
 
 
-@claim("EMA-5.2-none", over=each(positions))
+@claim("EMA-5.2-none", over=each(positions.positions))
 def no_estimator_of_the_three_has_both(w: World) -> Iterator[Found]:
     """K1 and K3 miss the gradient, K2 the value."""
     for name in ("K1", "K3"):
@@ -113,8 +102,8 @@ def no_estimator_of_the_three_has_both(w: World) -> Iterator[Found]:
 @claim("EMA-eq21", over=each(every_position))
 def ratio_with_a_stopped_denominator(w: World) -> Iterator[Found]:
     """r is 1, and its gradient is the score."""
-    yield same(w.value(lambda a, _: score_ratio(a)), 1.0)
-    yield same(w.slope(lambda a, _: score_ratio(a)), w.s)
+    yield same(w.value(lambda a, _: estimates.score_ratio(a)), 1.0)
+    yield same(w.slope(lambda a, _: estimates.score_ratio(a)), w.s)
 
 
 @claim("EMA-eq22", over=each(every_position))
@@ -128,15 +117,22 @@ def multiplying_by_r_turns_the_direction(w: World) -> Iterator[Found]:
         yield differs(gradient, w.d_kl, by=SMALLEST_BIAS)
 
 
-@claim("EMA-eq23", over=each(every_position))
+@claim("EMA-eq23", "EMA-eq92-95", over=each(every_position))
 def k4_has_both(w: World) -> Iterator[Found]:
-    """r sg(K1): unbiased value and gradient, where K1 has no gradient on average."""
+    """r sg(K1): unbiased value and gradient, where K1 has no gradient on average; l s per sample."""
     yield printed(bias_of_value_and_gradient(k4, w.problem))
     yield same(moments(k1, w.problem)[1], 0.0)
     yield same(w.value(k4), w.value(k1))
+    yield same(w.value(k4), w.l)
+    yield same(w.slope(k4), w.vanilla())
 
 
-@claim("EMA-eq24", over=each(every_position))
+@claim("EMA-eq24", "EMA-eq99-100", "EMA-eq101-102", over=each(every_position))
 def k5_has_both(w: World) -> Iterator[Found]:
-    """sg(w) log w + log r: value and gradient of the forward KL."""
+    """sg(w) log w + log r: value and gradient of the forward KL; per sample w log w and (1 - w) s."""
+    ratio = ref_ratio(w.problem)
     yield printed(bias_of_value_and_gradient(k5, w.problem, "forward"))
+    yield same(w.value(k5), ratio * ratio.log())
+    yield same(w.E(w.value(k5)), w.forward)
+    yield same(w.slope(k5), positions.scaled_score(1 - ratio, w.problem))
+    yield same(moments(k5, w.problem)[1], w.d_forward)

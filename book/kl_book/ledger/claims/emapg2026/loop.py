@@ -14,14 +14,9 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, differs, same
+from kl_book.ledger.claims.ground import rollouts
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.rollouts import (
-    first_logit,
-    regularized_gradient,
-    reward_gradient,
-    rollouts,
-    two_answers,
-)
+from kl_book.ledger.claims.ground.rollouts import first_logit, regularized_gradient, two_answers
 from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.world import World, each
@@ -119,7 +114,7 @@ def the_whole_loop() -> Iterator[Found]:
     for start in STARTS:
         for inner, period in ((1, 1), (2, 2), (3, 1)):
             yield from replayed(start, inner, period)
-    for w in each(rollouts, trees)():
+    for w in each(rollouts.rollouts, trees)():
         yield same(loop_gradient(w.problem), BETA * w.partial() - w.d_reward)
     for w in each(sampled_elsewhere, _second_step())():
         surrogate = surrogate_gradient(w.problem, partial(torch.mul, w.R[:, None]))
@@ -131,7 +126,7 @@ def second_step_and_the_true_gradient() -> dict[str, Any]:
     """The first logit's entry of each."""
     world = _second_step()
     step = first_logit(-loop_gradient(world, 0.0))
-    return {"step": step, "true": first_logit(reward_gradient(world))}
+    return {"step": step, "true": first_logit(rollouts.reward_gradient(world))}
 
 
 def _after_three_steps(start: Problem) -> tuple[World, World]:

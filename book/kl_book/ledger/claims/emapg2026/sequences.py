@@ -9,18 +9,10 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, same
+from kl_book.ledger.claims.ground import sequences
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import SAMPLED
-from kl_book.ledger.claims.ground.sequences import (
-    curl,
-    longer_trees,
-    row_gradients,
-    sequence_gradients,
-    sum_from_here,
-    token_kls,
-    values_of_prefixes,
-    visit_probabilities,
-)
+from kl_book.ledger.claims.ground.sequences import longer_trees, row_gradients, sum_from_here, token_kls
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, tree_of, trees
 from kl_companion.tabular import Problem
@@ -72,7 +64,7 @@ def difference_of_log_probs_in_the_reward(w: World) -> Iterator[Found]:
 
 def _token_level(w: World) -> torch.Tensor:
     """sum over prefixes of their probability times the gradient of their KL, [rows, vocab]."""
-    return visit_probabilities(w.problem, w.problem.logits)[:, None] * row_gradients(w.problem)
+    return sequences.visit_probabilities(w.problem, w.problem.logits)[:, None] * row_gradients(w.problem)
 
 
 @claim("EMA-eq13-14")
@@ -81,7 +73,7 @@ def token_level_gradient() -> Iterator[Found]:
     for w in each(longer_trees)():
         yield same(w.partial(), _token_level(w))
         yield differs(w.partial(), w.d_kl)
-    asymmetry = [curl(problem, "k2") for problem in trees()[:3]]
+    asymmetry = [sequences.curl(problem, "k2") for problem in trees()[:3]]
     yield at_most(ASYMMETRY, min(asymmetry))
     yield numbers(asymmetry=max(asymmetry))
 
@@ -102,17 +94,10 @@ def sequence_level_coefficients(w: World) -> Iterator[Found]:
     yield same(w.E(w.cumulative()), w.d_kl)
 
 
-@claim("EMA-eq16", over=each(longer_trees))
-def token_level_coefficients(w: World) -> Iterator[Found]:
-    """Each score times its own log-ratio has the token-level gradient as its mean."""
-    yield same(w.E(w.tokens(w.t.log_ratio)), _token_level(w))
-    yield same(w.E(w.tokens(w.t.log_ratio)), w.partial())
-
-
 def _future_kl(w: World) -> torch.Tensor:
     """KL of everything after each token, given the sequence up to it, [count, length]; 0 at the end."""
     to_go = sum_from_here(token_kls(w.problem, w.problem.logits))
-    ahead = values_of_prefixes(w.problem, to_go)[w.problem.rows] * w.problem.completion_mask
+    ahead = sequences.values_of_prefixes(w.problem, to_go)[w.problem.rows] * w.problem.completion_mask
     return torch.nn.functional.pad(ahead[:, 1:], (0, 1))
 
 
@@ -131,7 +116,7 @@ def future_tokens_are_charged_to_the_present_one(w: World) -> Iterator[Found]:
 def only_the_sequence_level_belongs_to_the_objective() -> Iterator[Found]:
     """Of the two gradients the sequence level's is that of the KL in objective (1); they may be opposed."""
     for w in each(longer_trees)():
-        yield same(w.E(sequence_gradients(w.problem)), w.d_kl)
+        yield same(w.E(sequences.sequence_gradients(w.problem)), w.d_kl)
         yield differs(w.E(w.tokens(w.t.log_ratio)), w.d_kl)
     yield less(float(opposed_gradients()["token"] * opposed_gradients()["sequence"]), 0.0)
 
@@ -191,7 +176,7 @@ def past_terms_vanish(w: World) -> Iterator[Found]:
         yield same(_along(w, past[:, n, None, None] * w.t.scores[:, n], n), 0.0)  # step 2
 
 
-@claim("EMA-eq73-74", over=each(longer_trees))
+@claim("EMA-eq16", "EMA-eq73-74", over=each(longer_trees))
 def token_level_form(w: World) -> Iterator[Found]:
     """(73) prefix by prefix: E_n[log-ratio times score] is that KL's gradient; (74) is their sum."""
     local = torch.zeros_like(w.problem.logits)
@@ -201,5 +186,6 @@ def token_level_form(w: World) -> Iterator[Found]:
         yield same(by_prefix.sum(0), own)
         local += own
     yield same(local, _token_level(w))
+    yield same(w.E(w.tokens(w.t.log_ratio)), _token_level(w))
     yield same(w.E(w.tokens(w.t.log_ratio)), w.partial())
     yield same(w.E(token_kls(w.problem, w.problem.logits).sum(-1)), w.kl)

@@ -9,16 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import (
-    Found,
-    corrected,
-    inside,
-    less,
-    numbers,
-    printed,
-    rises,
-    same,
-)
+from kl_book.ledger.claims.comparisons import Found, corrected, inside, less, numbers, printed, rises, same
+from kl_book.ledger.claims.ground import synthetic_task
 from kl_book.ledger.claims.ground.errors import degree, hedged
 from kl_book.ledger.claims.ground.sums import mean
 from kl_book.ledger.claims.ground.synthetic_task import (
@@ -28,12 +20,8 @@ from kl_book.ledger.claims.ground.synthetic_task import (
     SEEDS,
     VOCAB,
     SyntheticTask,
-    critical,
-    errors_of,
     forms,
-    of_scores,
     task,
-    task_of,
     tasks,
 )
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, heads
@@ -61,7 +49,7 @@ def scale_meets_the_mass() -> Iterator[Found]:
     for x in tasks():
         yield same(x.logp.exp().topk(32).values.sum(), x.mass)
         yield same(x.kl, x.logp.exp() @ x.log_ratio)
-        yield same(of_scores(x, x.log_ratio), x.gradient)
+        yield same(synthetic_task.of_scores(x, x.log_ratio), x.gradient)
     for seed in SEEDS:
         yield rises([float(t.logp.exp() @ t.logp) for t in (task(m, seed) for m in MASSES)])
 
@@ -78,7 +66,7 @@ def error_is_bias_and_noise(w: World) -> Iterator[Found]:
         single = mean(c, w.s) + d[:, None, None] * w.s  # gradient of each draw
         of_two = (single[:, None] + single) / 2 - w.d_kl
         mse = w.p @ of_two.flatten(2).square().sum(-1) @ w.p
-        form = errors_of(x, head * (x.log_ratio + 1), ~head * x.log_ratio)
+        form = synthetic_task.errors_of(x, head * (x.log_ratio + 1), ~head * x.log_ratio)
         yield same(mse.sqrt() / x.size, form.at(2))
 
 
@@ -106,7 +94,7 @@ def truncation_leaves_a_floor() -> Iterator[Found]:
 def near_the_reference() -> SyntheticTask:
     """The first task at mass 0.8, its policy pulled to within a hundredth of its log-ratios."""
     x = task(0.8, 0)
-    return task_of(0.8, 0, x.logp, (x.logp - 0.01 * x.log_ratio).log_softmax(-1))
+    return synthetic_task.task_of(0.8, 0, x.logp, (x.logp - 0.01 * x.log_ratio).log_softmax(-1))
 
 
 @claim("EMA-G2-critical")
@@ -115,22 +103,22 @@ def a_critical_sample_size() -> Iterator[Found]:
     without = []
     for x, k in pairs():
         published, truncated, bregman = (forms(x, k)[f] for f in ("published", "truncated", "bregman"))
-        if not math.isfinite(critical(published, truncated)):
+        if not math.isfinite(synthetic_task.critical(published, truncated)):
             without.append((x, k))
-        n = critical(bregman, truncated)
+        n = synthetic_task.critical(bregman, truncated)
         yield less(truncated.bias, bregman.at(0.99 * n), "corrected", by=0.0)
         yield less(bregman.at(1.01 * n), truncated.bias, "corrected", by=0.0)
         yield corrected(float(not math.isfinite(n)))
         yield corrected(bregman.bias)
     yield printed(len(without) / len(pairs()))
     x, k = without[0] if without else (task(MASSES[-1], 0), HEADS[-1])
-    yield numbers(without=len(without), cells=len(pairs()), last_seed=LAST_SEED, mass=x.mass, k=k)
-    yield numbers(published=forms(x, k)["published"].bias, truncated=forms(x, k)["truncated"].bias)
-    floors = [averaged_error(MASSES[-1], HEADS[-1], f, 10**12) for f in ("published", "truncated")]
+    yield numbers(without=len(without), critical=len(pairs()) - len(without), cells=len(pairs()))
+    yield numbers(last_seed=LAST_SEED, mass=x.mass, k=k, smallest=HEADS[0])
     near = forms(near_the_reference(), HEADS[0])
-    yield numbers(published_mean=floors[0], truncated_mean=floors[1], smallest=HEADS[0])
-    yield numbers(published_near=near["published"].bias, truncated_near=near["truncated"].bias)
-    yield numbers(critical=len(pairs()) - len(without))
+    for form in ("published", "truncated"):
+        average = averaged_error(MASSES[-1], HEADS[-1], form, 10**12)
+        bias = {form: forms(x, k)[form].bias, f"{form}_mean": average, f"{form}_near": near[form].bias}
+        yield numbers(**bias)
 
 
 @claim("EMA-fig4")
@@ -198,9 +186,9 @@ def most_tokens_hardly_matter() -> Iterator[Found]:
     of_tasks = [max(shares(x)) for x in tasks()]
     yield inside(degree(max(of_tasks)))
     for x in tasks():
-        yield same(of_scores(x, x.log_ratio), x.gradient, "inside")
+        yield same(synthetic_task.of_scores(x, x.log_ratio), x.gradient, "inside")
     even = torch.full((VOCAB,), -math.log(VOCAB)).double()
-    value, gradient = shares(task_of(0.0, 0, even, task(0.5, 0).ref_logp))
+    value, gradient = shares(synthetic_task.task_of(0.0, 0, even, task(0.5, 0).ref_logp))
     yield printed(degree(max(value, gradient)))
     forward = _less_important_half(task(0.2, 0).ref_logp.exp() * task(0.2, 0).log_ratio)
     yield numbers(most=max(of_tasks), even_value=value, even_gradient=gradient, forward=forward)

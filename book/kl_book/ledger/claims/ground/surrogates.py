@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -37,6 +38,10 @@ class Engines(World):
 
     A surrogate is a function of such a world and of the policy's logits.
     """
+
+    def replace(self, **changes: Any) -> Engines:
+        """The same world with other logits, reference, sampler or rewards."""
+        return Engines(self.problem._replace(**changes))
 
     @property
     def mask(self) -> torch.Tensor:

@@ -18,7 +18,8 @@ from tests.support.warm import command
 ROOM = "kl_book.ledger.claims"
 FOLDER = Path(ledger.__file__).parent
 # what a module of checks may import from the room, beside the ground
-BELOW = {f"{ROOM}.{name}" for name in ("ledger", "sources", "standard", "statements", "ground")}
+FOUNDATIONS = ("checks", "comparisons", "evidence", "rows", "standard", "ground")
+BELOW = {f"{ROOM}.{name}" for name in FOUNDATIONS}
 
 
 @cache
@@ -87,13 +88,13 @@ def test_an_import_that_leaves_the_floors_is_found(name, source):
 
 def test_checks_are_registered_on_their_floor():
     """By the modules of sources, each by one of its own, and all of those modules register some."""
-    registering = {c.check.__module__ for c in checks().values()}
+    registering = {c.generator.__module__ for c in checks().values()}
     registering.discard(f"{ROOM}.ground.reported")  # makes checks for the modules that call it
     sections = {name for name, (_, is_package) in modules().items() if floor(name) == 1 and not is_package}
     calls = {name for name in sections if "reported" in _called(modules()[name][0])}
     assert registering | calls == sections
     for id, check in CLAIMS.items():
-        module = check.check.__module__
+        module = check.generator.__module__
         assert floor(module) == 1 or module.endswith(".reported"), id
 
 
@@ -105,6 +106,6 @@ def _called(source):
 
 def test_importing_the_ground_registers_nothing():
     names = ", ".join(sorted(name for name in modules() if floor(name) == 0))
-    code = f"import {names}; print(len({ROOM}.ledger.CLAIMS))"
+    code = f"import {names}; print(len({ROOM}.checks.CLAIMS))"
     done = subprocess.run([*command(), "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from kl_book.ledger import rendering
 from kl_book.ledger.claims.rows import register
 from kl_book.ledger.claims.standard import NAMES, READINGS, VERDICTS
 from kl_book.ledger.claims.texts import plain, rows_as_texts
-from kl_book.ledger.rendering import render
 from kl_companion.checks import check_choice, unknown_name
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Concordance(NamedTuple):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return render(
+        return rendering.render(
             "concordance.html",
             results=self.results,
             heads=HEADS,

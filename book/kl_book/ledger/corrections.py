@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kl_book.ledger import rendering
 from kl_book.ledger.claims.rows import Erratum, errata
 from kl_book.ledger.claims.standard import NAMES, SOURCES
 from kl_book.ledger.claims.texts import Found, letters, plain, rows_as_texts
-from kl_book.ledger.rendering import render
 from kl_companion.checks import check_choice
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ErrataPage(NamedTuple):
 
     def _repr_html_(self) -> str:
         groups = [(CONSEQUENCES[name], entries) for name, entries in self.by_consequence().items()]
-        return render("corrections.html", groups=groups)
+        return rendering.render("corrections.html", groups=groups)
 
 
 class Conditions(NamedTuple):
@@ -97,7 +97,7 @@ class Conditions(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        return render("conditions.html", rows=self.rows, labels=list(_CONDITIONS.items()))
+        return rendering.render("conditions.html", rows=self.rows, labels=list(_CONDITIONS.items()))
 
 
 _CONDITIONS = {"Holds if": "condition", "The source gives this": "given", "Outside of it": "counterexample"}

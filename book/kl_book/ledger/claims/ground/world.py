@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -190,7 +190,7 @@ class World(NamedTuple):
         """The same world with its policy pulled towards the reference, no log-ratio beyond ``bound``."""
         return World(worlds.near(self.problem, bound))
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> World:
         """The same world with other logits, reference, sampler or rewards."""
         return self._replace(problem=self.problem._replace(**changes))
 

@@ -8,14 +8,14 @@ import pytest
 
 from kl_book import tables
 from kl_book.ledger.claims import CORRECTED, register
-from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.rows import errata
 from kl_book.ledger.claims.standard import NAMES
 from kl_book.ledger.claims.texts import letters, rows_as_texts, typeset
-from kl_book.ledger.errata import ERRATA, Erratum
-from kl_book.ledger.errata.erratum import CONSEQUENCES, checked
-from kl_book.ledger.errata.page import COLUMNS, conditions_page, errata_page
+from kl_book.ledger.corrections import COLUMNS, CONSEQUENCES, conditions_page, errata_page
+from kl_book.ledger.rendering import address, anchor
 from tests.support.claims_table import VERDICT_OF
 
+ERRATA = errata()
 TEXTS = ("title", "printed", "why", "charitable")
 LISTED = [id for entry in ERRATA for id in entry.rows]
 FORBIDDEN = (
@@ -111,7 +111,7 @@ def test_the_page_has_every_entry_with_its_evidence(claims, evidence):
     for label in ("Corrected", "A counterexample", "Error as printed", "In practice"):
         assert judged <= html.count(f"<dt>{label}</dt>") <= len(ERRATA)
     for id in LISTED:
-        assert html.count(f'href="ledger.html#{anchor(id)}"') == 1
+        assert html.count(f'href="{address(id)}"') == 1
         assert f"<code>python -m kl_book claims {id}</code>" in html
         assert letters(evidence[id].counterexample or "") in text
         assert letters(evidence[id].correction) in text
@@ -170,27 +170,3 @@ def test_text_is_escaped(claims):
 def test_bad_tables(claims, change, source, message):
     with pytest.raises(ValueError, match=message):
         errata_page(change(claims), source)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"why": " "}, "has no text 'why'"),
-        ({"rows": ()}, "has no row, expected"),
-        ({"rows": ("TM-nothing",)}, "unknown row 'TM-nothing'"),
-        ({"rows": ("TM-appA-c", "AI-1")}, "rows of summary2025pitfalls and tang2025pitfalls"),
-        ({"rows": ("TM-appA-c", "TM-2.2-sign")}, "not in the register's order"),
-        ({"consequence": "none"}, "unknown consequence 'none'"),
-    ],
-)
-def test_bad_entries(change, message):
-    entry = Erratum("a title", ("TM-appA-c",), "slip", "printed", "why", "charitable")
-    assert checked([entry]) == (entry,)
-    with pytest.raises(ValueError, match=message):
-        checked([entry._replace(**change)])
-
-
-def test_entries_are_sorted_by_what_changes():
-    slip = Erratum("a title", ("TM-appA-c",), "slip", "printed", "why", "charitable")
-    result = slip._replace(rows=("TM-2.2-sign",), consequence="result")
-    assert checked([slip, result]) == (result, slip)

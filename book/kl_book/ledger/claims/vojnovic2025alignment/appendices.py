@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, product
 
 import torch
 
@@ -25,21 +25,18 @@ from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, levels_and_chances
 from kl_book.ledger.claims.ground.sums import variance
-from kl_book.ledger.claims.ground.world import World
+from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 
 POINTS = torch.tensor([0.05, 0.2, 0.5, 0.7, 0.95], dtype=torch.float64)
 Sampled = tuple[World, Question]
+Kind = tuple[Reward, Reward]
 
 
-def _sampled(
-    size: int | None, kinds: Sequence[tuple[Reward, Reward]] = ab.KINDS
-) -> Callable[[], Iterator[Sampled]]:
+def _sampled(size: int | None, kinds: Sequence[Kind] = ab.KINDS) -> Callable[[], Iterator[Sampled]]:
     """Worlds of two answers that another policy samples, each with questions about them."""
-    questions = [ab.pair(0.3, 1.0, rewards, size) for rewards in kinds]
-    return lambda: itertools.product(
-        (World(p) for p in sampled_elsewhere() if len(p.sequences) == 2), questions
-    )
+    worlds = each(lambda: (p for p in sampled_elsewhere() if len(p.sequences) == 2))
+    return lambda: product(worlds(), ab.pairs(*kinds, refs=(0.3,), betas=(1.0,), size=size))
 
 
 @claim("VY-eq16", over=_sampled(2))
@@ -59,7 +56,7 @@ def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor
 @claim("VY-B1-J")
 def the_objective_in_one_variable() -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
-    for q, old in itertools.product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (0.1, 0.5, 0.8)):
+    for q, old in product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (0.1, 0.5, 0.8)):
         sampler = torch.tensor([old, 1 - old], dtype=torch.float64)
         values = q.objective(torch.stack((POINTS, 1 - POINTS), -1), sampler)
         claimed = _printed_objective(q, POINTS, old)
@@ -69,7 +66,7 @@ def the_objective_in_one_variable() -> Iterator[Found]:
 @claim("VY-eq17")
 def the_slope_in_groups_of_two() -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
-    for q, x in itertools.product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (-3.0, -1.0, 0.5, 2.0)):
+    for q, x in product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (-3.0, -1.0, 0.5, 2.0)):
         a, b = ab.with_odds(x)
         yield same(ab.lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
 
@@ -196,7 +193,7 @@ def limits_at_both_ends() -> Iterator[Found]:
             far = [2 * math.log(10.0) * side * n for n in (2, 4, 6)]
             roots = [float(ab.with_odds(x).prod().sqrt()) for x in far]
             ends = [apart(ab.lead(q, x) * root, 1.0) for x, root in zip(far, roots, strict=True)]
-            yield from (at_most(b, 0.1 * a, "corrected") for a, b in itertools.pairwise(ends))
+            yield from (at_most(b, 0.1 * a, "corrected") for a, b in pairwise(ends))
             near = float(ab.with_odds(far[0])[0])
             yield same(ab.lead(q, far[0]) / q.beta / h(q.beta, ref, near), 1.0, "corrected")
     yield printed(share_of_cases(outside))

@@ -22,7 +22,7 @@ from kl_book.ledger.claims.comparisons import (
 )
 from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.errors import apart
-from kl_book.ledger.claims.ground.stationary_policies import Question
+from kl_book.ledger.claims.ground.stationary_policies import Question, right_or_wrong
 
 OTHER = (100.0, -3.0)
 
@@ -71,11 +71,10 @@ def the_policy_for_large_groups() -> Iterator[Found]:
     yield numbers(worse=1 - ab.answer_a(small), worse_eq15=1 - eq15(small))
 
 
-EVEN = ((0.0, 1.0), (0.5, 0.5))
-AS_EVEN = ((0.2, 0.7), (0.4, 0.6))
+TIED = (right_or_wrong(0.5), ((0.2, 0.7), (0.4, 0.6)))
 
 
-@claim("VY-eq15-tie", over=lambda: (*ab.pairs((EVEN, AS_EVEN), size=None), *ab.pairs((1.0, 1.0), size=8)))
+@claim("VY-eq15-tie", over=lambda: (*ab.pairs(TIED, size=None), *ab.pairs((1.0, 1.0), size=8)))
 def equal_expected_rewards_leave_the_reference(q: Question) -> Iterator[Found]:
     """Also for random rewards with the same mean, and for equal certain ones in finite groups."""
     yield same(ab.answer_a(q), q.ref[0])

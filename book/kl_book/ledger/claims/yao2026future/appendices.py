@@ -95,8 +95,8 @@ def the_decoupled_form_leaves_the_reward_part() -> Iterator[Found]:
     """Added afterwards, the KL of an answer depends on no other answer, and the reward part is as before."""
     for w in each(u.graded_trees)():
         to_go = u.token_field(w.problem, sum_from_here(w.t.log_ratio))
-        whole = u.standardized_update(w.problem, w.R) - BETA * to_go
-        yield same(whole + BETA * w.d_kl, u.arcsine_gradient(w.problem))
+        update = u.standardized_update(w.problem, w.R) - BETA * to_go
+        yield same(update + BETA * w.d_kl, u.arcsine_gradient(w.problem))
     w = World(u.graded_trees()[0])
     p, index = groups(w.problem, 2)
     alone = sum_from_here(w.t.log_ratio)[index] * w.problem.completion_mask[index]

@@ -76,8 +76,8 @@ def one_number_for_every_token(w: World) -> Iterator[Found]:
         to_go = sum_from_here(w.t.log_ratio)[w.problem.completion_mask[:, 1] > 0]
         yield at_most(STRICT, (to_go[:, 0] - to_go[:, 1]).abs())
     advantage = standardized_or_zero(with_kl)  # one number per answer
-    whole = torch.einsum("gi,girv->grv", advantage, w.s[index])
-    yield same(whole, torch.einsum("gi,gitrv->grv", advantage, w.t.scores[index]))
+    by_answer = torch.einsum("gi,girv->grv", advantage, w.s[index])
+    yield same(by_answer, torch.einsum("gi,gitrv->grv", advantage, w.t.scores[index]))
 
 
 @claim("FRPO-P3.2-objective")

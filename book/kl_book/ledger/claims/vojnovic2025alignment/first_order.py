@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference
-from kl_book.ledger.claims.ground.stationary_policies import question, stationary
+from kl_book.ledger.claims.ground.stationary_policies import question, right_or_wrong, stationary
 from kl_book.ledger.claims.ground.two_answers import answer_a, eq14, pair
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import bandits
@@ -85,19 +85,6 @@ def _curvature(f: Objective, at: torch.Tensor) -> float:
     return float(along @ torch.autograd.functional.hessian(f, at) @ along)
 
 
-def _noisy_pair(x: float, ref: float, beta: float) -> Objective:
-    """Eq (1) for two answers that are right with 0.55 and 0.45, groups of two sampled with x."""
-    old, q = _probabilities(x), _probabilities(ref)
-    levels = torch.stack([RIGHT, RIGHT])
-    chances = torch.stack([_probabilities(0.55), _probabilities(0.45)])
-
-    def objective(new: torch.Tensor) -> torch.Tensor:
-        reward = grpo.group_rewards(new, old, levels, chances, 2)
-        return reward - beta * grpo.group_penalty(new, old, q, 2)
-
-    return objective
-
-
 def _push(x: float, ref: float, beta: float) -> float:
     """Where the gradient of eq (1) pushes the first of two answers that the policy itself samples."""
     w = _pair(x, ref)
@@ -144,6 +131,8 @@ def _at_a_minimum() -> dict[str, float]:
 
 def _left_on_old_samples() -> dict[str, float]:
     """A noisy grader: the policy of eq (14), and a better one on samples of it."""
-    y = eq14(BETA / 0.1, 0.01)
-    lost, where = _best_gain(_noisy_pair(y, 0.01, BETA), _probabilities(y), _candidates(y, 0.01))
+    q = pair(0.01, BETA, (right_or_wrong(0.55), right_or_wrong(0.45)))
+    y = eq14(BETA / q.gamma, 0.01)
+    old = _probabilities(y)
+    lost, where = _best_gain(lambda new: q.objective(new, old), old, _candidates(y, 0.01))
     return {"y": y, "lost": lost, "where": where}

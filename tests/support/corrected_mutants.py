@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kl_book.ledger.claims import CLAIMS
+from kl_book.ledger.claims import CLAIMS, register
 from tests.support.mutation import changed, changes
 from tests.support.sabotage import forget, modules
 
@@ -81,9 +81,22 @@ def imported(module):
     return {a.name: n.module for n in inside for a in n.names if a.name in bound(n.module)}
 
 
+@cache
+def rooms(module):
+    """{name: the module of claims that it is imported as}."""
+    nodes = [n for n in ast.walk(tree_of(module)) if isinstance(n, ast.ImportFrom)]
+    names = {a.asname or a.name: f"{n.module}.{a.name}" for n in nodes for a in n.names}
+    return {name: room for name, room in names.items() if room.startswith(CLAIMED) and room in sys.modules}
+
+
+def claimed(id):
+    """The check of a row, which may be that of another one."""
+    return CLAIMS[register()[id].check or id]
+
+
 def nearest(id):
     """(module, name) of the statement that holds the check of a row."""
-    check = CLAIMS[id].generator
+    check = claimed(id).generator
     return check.__module__, check.__qualname__.partition(".")[0]
 
 
@@ -92,11 +105,21 @@ def behind(id):
     queue = [nearest(id)]
     for module, name in queue:
         for node in ast.walk(bound(module)[name]):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                source = module if node.id in bound(module) else imported(module).get(node.id)
-                if source and (source, node.id) not in queue:
-                    queue.append((source, node.id))
+            place = _place(node, module)
+            if place and place not in queue:
+                queue.append(place)
     return queue
+
+
+def _place(node, module):
+    """(module, name) of the statement that a name, or an attribute of a module, stands for."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        source = module if node.id in bound(module) else imported(module).get(node.id)
+        return source and (source, node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        source = rooms(module).get(node.value.id)
+        return (source, node.attr) if source and node.attr in bound(source) else None
+    return None
 
 
 def _comparisons(tree):
@@ -142,7 +165,7 @@ def _symbols(source):
 def mutants_behind(id, first=None):
     """Mutants of the statements behind a check, ``first`` and then the nearest: comparisons, then symbols."""
     for module, name in sorted(behind(id), key=lambda place: place[1] != first):
-        if (module, name) == nearest(id) and "." in CLAIMS[id].generator.__qualname__:
+        if (module, name) == nearest(id) and "." in claimed(id).generator.__qualname__:
             continue  # a function that made the check: it would have to run again
         source = statement(module, name)
         for said, after in chain(_sides(source), _symbols(source)):
@@ -168,12 +191,12 @@ def outcome(id, mutant):
             warnings.simplefilter("ignore")
             exec(compile(mutant.source, f"<{mutant.name}: {mutant.said}>", "exec"), space)
             if own:
-                return CLAIMS[id]._replace(generator=space[mutant.name]).check()
+                return claimed(id)._replace(generator=space[mutant.name]).check()
             for module in modules():
                 for name in [name for name, value in vars(module).items() if value is old]:
                     monkeypatch.setattr(module, name, space[mutant.name])
             forget(kept)  # what is cached was computed without the mutant
-            return CLAIMS[id].check()
+            return claimed(id).check()
     except Exception:
         return None
     finally:

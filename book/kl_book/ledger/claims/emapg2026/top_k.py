@@ -113,7 +113,7 @@ class Compared(NamedTuple):
 @cache
 def compared(*, gradients_only: bool = False) -> Compared:
     """Both directions over the fixed list of bandits, with three sizes of the top-k part each."""
-    found = []
+    of_all: list[Noise] = []
     for problem in hedge_bandits():
         t = terms(problem)
         log_t = t.log_ratio.sum(-1)
@@ -123,8 +123,8 @@ def compared(*, gradients_only: bool = False) -> Compared:
             of_both = [(reverse[k], log_t, t.score), (forward[k], 1 - w, t.score)]
             if not gradients_only:
                 of_both += [(reverse[k], log_t, one), (forward[k], -w * log_t, one)]
-            found += [noise(c, chosen, t.p, x) for chosen, c, x in of_both]
-    factors = [n.top_k / n.sampled for n in found]
+            of_all += [noise(c, chosen, t.p, x) for chosen, c, x in of_both]
+    factors = [n.top_k / n.sampled for n in of_all]
     return Compared(sum(x > 1 for x in factors), len(factors), max(factors))
 
 

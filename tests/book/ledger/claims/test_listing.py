@@ -132,7 +132,7 @@ def test_the_code_of_a_check_is_that_of_its_function():
     assert "def " in source_of(checks()["TM-KL-def"].generator)
     made = [c for c in checks().values() if "<locals>" in c.generator.__qualname__]
     assert all(source_of(c.generator).startswith(("def ", "@")) for c in made)
-    assert len(made) > 10
+    assert made
 
 
 def test_rows_and_chapters_name_each_other():

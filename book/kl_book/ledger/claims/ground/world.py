@@ -210,6 +210,9 @@ def two(policy: Sequence[float], reference: Sequence[float]) -> World:
     return World(worlds.two_policies(policy, reference))
 
 
+SMALL = two((0.75, 0.25), (0.5, 0.5))  # of worked examples
+
+
 def in_groups(
     *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = rollouts.SIZES
 ) -> Callable[[], Iterator[tuple[World, rollouts.Group]]]:

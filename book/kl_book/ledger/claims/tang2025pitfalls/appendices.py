@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import (
     Comparison,
     Found,
@@ -23,11 +22,9 @@ from kl_book.ledger.claims.comparisons import (
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.groups import centered_gradient, groups
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, World, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, worlds
 from kl_companion.tabular import bandit, draw_statistics
-
-SMALL = two((0.75, 0.25), (0.5, 0.5))
 
 
 def _steps_of_appendix_a(w: World) -> tuple[torch.Tensor, ...]:
@@ -62,12 +59,8 @@ def third_step_of_appendix_a(w: World) -> Iterator[Found]:
     *_, c, turned = _steps_of_appendix_a(w)
     yield same(c, w.d_forward[0], by=relative)
     yield same(turned, w.d_forward[0], "corrected")
-
-
-@words("TM-appA-c")
-def _third_step() -> dict[str, Any]:
     wrong, right = (float(step[0]) for step in _steps_of_appendix_a(SMALL)[2:])
-    return {"wrong": wrong, "right": right, "factor": wrong / right}
+    yield numbers(wrong=wrong, right=right, factor=wrong / right)
 
 
 HIGHLY = 0.2  # of the gradient: what "highly biased" is taken to be

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, same
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import degree, relative
 from kl_book.ledger.claims.ground.groups import centered, groups
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, World, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, hedge_bandits, hedge_trees, worlds
 from kl_companion.tabular import learn
 from kl_companion.theory.optima import optimal_policy
 
 LAMBDAS = (-1.0, 0.5, 1.0, 3.0)
-SMALL = two((0.75, 0.25), (0.5, 0.5))
 
 
 @claim("TM-3-nonimplication", over=each(worlds))
@@ -36,44 +35,29 @@ def differentiated_vanilla_is_zero_on_average(w: World) -> Iterator[Found]:
     yield same(w.slope("k1"), w.s)
 
 
-def _in_the_reference(w: World) -> torch.Tensor:
-    """Mean gradient of k1 in the reference's logits: minus the mean of its score."""
-    return w.E(-w.replace(logits=w.problem.ref_logits).s)
-
-
-@claim("TM-eq2-parameters", over=each(worlds, SMALL.problem))
-def differentiated_in_the_parameters_of_the_policy(w: World) -> Iterator[Found]:
+@claim("TM-eq2-parameters")
+def differentiated_in_the_parameters_of_the_policy() -> Iterator[Found]:
     """With respect to the only other policy's parameters the mean is minus that policy's score."""
-    yield same(_in_the_reference(w), 0.0)
-    yield same(w.grad("k1"), 0.0, "corrected")
+    means = []
+    for w in each(worlds, SMALL.problem)():
+        means.append(w.E(-w.replace(logits=w.problem.ref_logits).s))
+        yield same(means[-1], 0.0)
+        yield same(w.grad("k1"), 0.0, "corrected")
+    yield numbers(mean=means[-1], largest=max(mean.abs().max() for mean in means))
 
 
-@words("TM-eq2-parameters")
-def _parameters() -> dict[str, Any]:
-    every = each(worlds, SMALL.problem)()
-    return {"mean": _in_the_reference(SMALL), "largest": max(_in_the_reference(w).abs().max() for w in every)}
-
-
-def _with_noise(w: World, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Policy gradient of the reward, and the same less beta times the differentiated k1."""
-    alone = w.R[:, None, None] * w.s
-    return alone, alone - beta * w.slope("k1")
-
-
-@claim("TM-3-noise", over=each(worlds))
-def differentiated_vanilla_only_adds_noise(w: World) -> Iterator[Found]:
+@claim("TM-3-noise")
+def differentiated_vanilla_only_adds_noise() -> Iterator[Found]:
     """Added to a policy gradient it leaves the mean and changes the samples: a constant baseline beta."""
-    for beta in (0.1, 1.0):
-        alone, both = _with_noise(w, beta)
+    raises = []
+    for w, beta in itertools.product(each(worlds)(), (0.1, 1.0)):
+        alone = w.R[:, None, None] * w.s
+        both = alone - beta * w.slope("k1")
         yield same(w.E(both), w.E(alone))
         yield differs(both, alone)
         yield same(both, (w.R[:, None, None] - beta) * w.s)
-
-
-@words("TM-3-noise")
-def _noise() -> dict[str, Any]:
-    every = [(w, *_with_noise(w, beta)) for w in each(worlds)() for beta in (0.1, 1.0)]
-    return {"raises": sum(w.var(both) > w.var(alone) for w, alone, both in every), "cases": len(every)}
+        raises.append(w.var(both) > w.var(alone))
+    yield numbers(raises=sum(raises), cases=len(raises))
 
 
 @claim("TM-eq3", over=each(worlds))
@@ -111,11 +95,7 @@ def factor_scales_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
         mean = w.grad(f"k_lambda({lam:g})")
         yield same(torch.full_like(mean, lam * w.forward), mean, by=relative)
         yield same(mean, lam * w.d_forward, "corrected")
-
-
-@words("TM-3-lambda-grad")
-def _lambda() -> dict[str, Any]:
-    return {"gradient": SMALL.grad("k_lambda(1)"), "kl": SMALL.forward}
+    yield numbers(gradient=SMALL.grad("k_lambda(1)"), kl=SMALL.forward)
 
 
 @claim("TM-3-lambda0", over=each(worlds))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import sympy
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, inside, less, numbers, printed, same
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import degree, relative
 from kl_book.ledger.claims.ground.groups import centered_gradient, groups, leave_one_out_gain
 from kl_book.ledger.claims.ground.sequences import curl, sequence_gradients, sum_from_here, token_kls
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, World, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees, tree_of, trees
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.losses import kl_terms
@@ -111,7 +110,7 @@ def leave_one_out_reduces_the_variance() -> Iterator[Found]:
                 yield less(0.0, drop, "inside", by=0.0)
     lost = {n: sum(drop < 0 for drop in several) for n, several in drops.items()}
     yield printed(sum(lost.values()) / sum(map(len, drops.values())))
-    before, after = _variances(two((0.75, 0.25), (0.5, 0.5)), 4)
+    before, after = _variances(SMALL, 4)
     yield numbers(after=after, before=before, trees=len(drops[4]), more=-100 * sum(drops[4]) / len(drops[4]))
     yield numbers(**{f"higher_{n}": count for n, count in lost.items()})
 
@@ -171,22 +170,16 @@ def cumulative_estimate_has_less_variance() -> Iterator[Found]:
     yield numbers(average=sum(shares) / len(shares), worse=worse, most=max(shares))
 
 
-def _undefined(w: World) -> float:
-    """Probability of a sequence with a token of negative log-ratio, whose logarithm does not exist."""
-    return float(w.p @ ((w.t.log_ratio < 0) & (w.problem.completion_mask > 0)).any(-1).double())
-
-
-@claim("TM-appD-rho", over=each(trees))
-def rho_of_appendix_d_is_a_log_already(w: World) -> Iterator[Found]:
+@claim("TM-appD-rho")
+def rho_of_appendix_d_is_a_log_already() -> Iterator[Found]:
     """log rho_t with rho_t = log(pi / pi_ref) is undefined wherever the log-ratio is negative."""
-    yield printed(_undefined(w))
-    yield same(w.E(w.cumulative()), w.d_kl, "corrected")
-
-
-@words("TM-appD-rho")
-def _logarithms() -> dict[str, Any]:
-    undefined = [_undefined(w) for w in each(trees)()]
-    return {"trees": len(undefined), "least": min(undefined), "most": max(undefined)}
+    undefined = []
+    for w in each(trees)():
+        negative = (w.t.log_ratio < 0) & (w.problem.completion_mask > 0)
+        undefined.append(float(w.p @ negative.any(-1).double()))
+        yield printed(undefined[-1])
+        yield same(w.E(w.cumulative()), w.d_kl, "corrected")
+    yield numbers(trees=len(undefined), least=min(undefined), most=max(undefined))
 
 
 @claim("TM-appD-parts", over=each(trees))

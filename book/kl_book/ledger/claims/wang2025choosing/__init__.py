@@ -4,10 +4,7 @@ from kl_book.ledger.claims.wang2025choosing import (  # noqa: F401 - importing a
     centering,
     directions,
     gradients,
-    guide,
-    multistep,
     rewards,
-    spreads,
     values,
     variances,
 )

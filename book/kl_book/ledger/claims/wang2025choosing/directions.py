@@ -1,4 +1,4 @@
-"""Section 1: the two directions of the KL, and three choices around them (wang2025choosing)."""
+"""Section 1: the two directions of the KL and three choices; and the references (wang2025choosing)."""
 
 from __future__ import annotations
 
@@ -112,3 +112,26 @@ def each_choice_changes_the_estimate() -> Iterator[Found]:
     }
     yield printed(float(before == "none") + float(sum(right == before for right in others.values())))
     yield numbers(before=before, **others)
+
+
+LISTED = ("Yifan Zhang", "Yiping Ji", "Gavin Brown")
+AUTHORS = ("Yifan Zhang", "Yifeng Liu", "Huizhuo Yuan", "Yang Yuan", "Quanquan Gu", "Andrew Chi-Chih Yao")
+SHAH_LISTED = 8
+SHAH = (
+    *("Vedant Shah", "Johan Obando-Ceron", "Vineet Jain", "Brian Bartoldson", "Bhavya Kailkhura"),
+    *("Sarthak Mittal", "Glen Berseth", "Pablo Samuel Castro", "Yoshua Bengio", "Nikolay Malkin"),
+    *("Moksh Jain", "Siddarth Venkatraman", "Aaron Courville"),
+)
+
+
+@claim("WZ-refs")
+def authors_of_the_listed_paper() -> Iterator[Found]:
+    """Names in the list of references that are among the authors at arXiv:2505.17508."""
+    right = [name for name in LISTED if name in AUTHORS]
+    yield numbers(count=len(AUTHORS), authors=AUTHORS, listed=len(LISTED), right=len(right), names=right)
+
+
+@claim("WZ-refs-shah")
+def authors_of_the_other_listed_paper() -> Iterator[Found]:
+    """The list of references ends after eight of the authors, without saying that there are more."""
+    yield numbers(count=len(SHAH), listed=SHAH_LISTED, others=SHAH[SHAH_LISTED:])

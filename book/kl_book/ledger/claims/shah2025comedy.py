@@ -116,12 +116,7 @@ def _frontier(w: World) -> tuple[float, float]:
     """Reward at equal KL(pi || pi_ref): of the optimum of reverse KL, and of that of forward KL."""
     ref_logp, r = w.t.ref_logp[:, 0], w.R
     other = optimal_policy(r, ref_logp, "forward_kl", 0.5).logp
-    spent, low, high = float(reverse_kl(other, ref_logp)), 1e-3, 1e3
-    for _ in range(200):
-        beta = (low * high) ** 0.5
-        kl = float(reverse_kl(optimal_policy(r, ref_logp, "reverse_kl", beta).logp, ref_logp))
-        low, high = (beta, high) if kl > spent else (low, beta)
-    best = optimal_policy(r, ref_logp, "reverse_kl", low).logp
+    best, _ = learning.optimum_at(float(reverse_kl(other, ref_logp)), r, ref_logp)
     return float((best.exp() * r).sum()), float((other.exp() * r).sum())
 
 

@@ -12,6 +12,17 @@ from kl_book.ledger.claims.ground.spreads import bias_of_value
 from kl_book.ledger.claims.ground.sums import kl_gradient, reverse_kl
 from kl_book.ledger.claims.ground.worlds import all_worlds, arms, worlds
 from kl_companion.tabular import learn
+from kl_companion.theory.optima import optimal_policy
+
+
+def optimum_at(kl: float, rewards: torch.Tensor, ref_logp: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Optimum of reverse KL that spends this much KL, [vocab], and its coefficient, by bisection."""
+    low, high = 1e-4, 1e6
+    for _ in range(60):
+        beta = (low * high) ** 0.5
+        best = optimal_policy(rewards, ref_logp, "reverse_kl", beta).logp
+        low, high = (beta, high) if float(reverse_kl(best, ref_logp)) > kl else (low, beta)
+    return optimal_policy(rewards, ref_logp, "reverse_kl", high).logp, high
 
 
 def mean_gap(a: torch.Tensor, b: torch.Tensor) -> tuple[float, float]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
-from kl_book.ledger.claims.comparisons import Found, inside, less, numbers, printed, same
+from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.comparisons import Found, at_most, inside, less, numbers, printed, rises, same
 from kl_book.ledger.claims.ground.errors import apart, degree, worst
-from kl_book.ledger.claims.ground.learning import lower_mean
+from kl_book.ledger.claims.ground.learning import lower_mean, optimum_at
 from kl_book.ledger.claims.ground.sums import Formula, forward_kl, reverse_kl
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, worlds
@@ -71,39 +70,27 @@ def _frontier(beta: float) -> tuple[float, float, float]:
         r, ref_logp = problem.rewards, problem.ref_logits[0].log_softmax(-1)
         other = optimal_policy(r, ref_logp, "forward_kl", beta).logp
         kl = float(reverse_kl(other, ref_logp))
-        low, high = 1e-4, 1e6
-        for _ in range(100):
-            middle = (low * high) ** 0.5
-            above = float(reverse_kl(optimal_policy(r, ref_logp, "reverse_kl", middle).logp, ref_logp)) > kl
-            low, high = (middle, high) if above else (low, middle)
-        best = optimal_policy(r, ref_logp, "reverse_kl", high).logp
-        start = float(ref_logp.exp() @ r)
-        right, wrong = float(best.exp() @ r) - start, float(other.exp() @ r) - start
+        best, best_beta = optimum_at(kl, r, ref_logp)
+        start, right, wrong = (float(logp.exp() @ r) for logp in (ref_logp, best, other))
         spent.append(kl)
-        behind.append(1 - wrong / right)
-        errors.append(apart(best, (ref_logp + r / high).log_softmax(-1)))
+        behind.append(1 - (wrong - start) / (right - start))
+        errors.append(apart(best, (ref_logp + r / best_beta).log_softmax(-1)))
     return sum(spent) / len(spent), sum(behind) / len(behind), worst(errors)
 
 
 @claim("TM-5.1-longrun")
 def divergences_part_once_the_policy_moves_far() -> Iterator[Found]:
     """At equal KL, what the other KL's optimum lacks in reward grows from nearly 0 as beta falls to 1."""
-    frontier = {beta: _frontier(beta) for beta in (30.0, 3.0, 1.0)}
-    for _, behind, wrong in frontier.values():
-        yield less(0.0, behind, by=0.0)
-        yield printed(wrong)
-    for a, b in itertools.pairwise(frontier.values()):
-        yield less(a[0], b[0])
-        yield less(a[1], b[1])
-    yield less(frontier[30.0][1], 0.01)
-    yield less(0.05, frontier[1.0][1])
-
-
-@words("TM-5.1-longrun")
-def _along_the_frontier() -> dict[str, Any]:
-    points = {"weak": 30.0, "middle": 3.0, "strong": 1.0, "end": 0.3}
-    spent = {f"{name}_kl": _frontier(beta)[0] for name, beta in points.items()}
-    return spent | {name: 100 * _frontier(beta)[1] for name, beta in points.items()}
+    spent, behind, errors = zip(*(_frontier(beta) for beta in (30.0, 3.0, 1.0)), strict=True)
+    yield at_most(0.0, min(behind))
+    yield printed(worst(errors))
+    yield rises(spent)
+    yield rises(behind)
+    yield less(behind[0], 0.01)
+    yield less(0.05, behind[-1])
+    end_kl, end, _ = _frontier(0.3)
+    yield numbers(weak=100 * behind[0], middle=100 * behind[1], strong=100 * behind[2], end=100 * end)
+    yield numbers(weak_kl=spent[0], middle_kl=spent[1], strong_kl=spent[2], end_kl=end_kl)
 
 
 @cache
@@ -148,8 +135,7 @@ def both_estimates_trace_one_curve_at_low_kl() -> Iterator[Found]:
             right, wrong = _together(reward_at("k2", beta), reward_at("k3", beta), level)
             shares.append(abs(float(wrong.mean() / right.mean()) - 1))
             yield printed(degree(shares[-1]))
-    for a, b in itertools.pairwise(shares):  # of the largest beta
-        yield less(a, b)
+    yield rises(shares)  # at the largest beta
     low, middle, high = shares
     yield numbers(low=100 * low, middle=100 * middle, high=100 * high)
 

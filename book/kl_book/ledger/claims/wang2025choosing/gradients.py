@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim, claim_rows
 from kl_book.ledger.claims.comparisons import Found, corrected, differs, numbers, printed, same
 from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.loss_rows import LossRow
@@ -112,14 +111,13 @@ def gradient_of_a_loss(row: LossRow) -> Iterator[Found]:
 
 
 TABLE = {
-    "WZ-sample-rho-k1": LossRow("k1", "k1 + 1"),
-    "WZ-sample-rho-k2": LossRow("k2", "k2 + k1"),
-    "WZ-sample-sgrho-k2": LossRow("k2", ratio="detached"),
-    "WZ-sample-rho-k3": LossRow("k3"),
-    "WZ-9.2-rho-k2": LossRow("k2", "k2 + k1", off=True),
+    "WZ-sample-rho-k1": [LossRow("k1", "k1 + 1")],
+    "WZ-sample-rho-k2": [LossRow("k2", "k2 + k1")],
+    "WZ-sample-sgrho-k2": [LossRow("k2", ratio="detached")],
+    "WZ-sample-rho-k3": [LossRow("k3")],
+    "WZ-9.2-rho-k2": [LossRow("k2", "k2 + k1", off=True)],
 }
-for _id, _row in TABLE.items():
-    claim(_id, over=partial(list, [_row]))(gradient_of_a_loss)
+claim_rows(gradient_of_a_loss, TABLE)
 
 
 @claim("X-sgrho-k1k3", over=each(all_worlds))

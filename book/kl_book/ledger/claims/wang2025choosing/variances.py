@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import (
     Found,
     differs,
@@ -104,12 +104,11 @@ def right_gradient_and_order_of_variances(row: LossRow) -> Iterator[Found]:
 
 
 TABLE = {
-    "WZ-onoff-rho-k1": LossRow("k1", "k1 + 1"),
-    "WZ-onoff-sgrho-k2": LossRow("k2", ratio="detached"),
-    "WZ-onoff-rho-k3": LossRow("k3"),
+    "WZ-onoff-rho-k1": [LossRow("k1", "k1 + 1")],
+    "WZ-onoff-sgrho-k2": [LossRow("k2", ratio="detached")],
+    "WZ-onoff-rho-k3": [LossRow("k3")],
 }
-for _id, _row in TABLE.items():
-    claim(_id, over=partial(list, [_row]))(right_gradient_and_order_of_variances)
+claim_rows(right_gradient_and_order_of_variances, TABLE)
 
 
 def right_value_as_well(row: LossRow) -> Iterator[Found]:
@@ -120,11 +119,10 @@ def right_value_as_well(row: LossRow) -> Iterator[Found]:
 
 
 GUIDE = {
-    "WZ-9.2-rho-k1": LossRow("k1", "k1 + 1", off=True),
-    "WZ-9.2-rho-k3": LossRow("k3", off=True),
+    "WZ-9.2-rho-k1": [LossRow("k1", "k1 + 1", off=True)],
+    "WZ-9.2-rho-k3": [LossRow("k3", off=True)],
 }
-for _id, _row in GUIDE.items():
-    claim(_id, over=partial(list, [_row]))(right_value_as_well)
+claim_rows(right_value_as_well, GUIDE)
 
 
 def _bias_share(w: World) -> float:

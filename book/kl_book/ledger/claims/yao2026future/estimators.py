@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim, claim_rows
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, rises, same
 from kl_book.ledger.claims.ground.estimates import Estimate, exact_forward, exact_reverse, k1, k2, k3
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
@@ -30,7 +29,7 @@ def exchanged(estimate: Estimate) -> Estimate:
     return lambda logp, ref_logp: estimate(ref_logp, logp)
 
 
-class TableRow(NamedTuple):
+class EstimateRow(NamedTuple):
     """A row of table 3 or 4: whether an estimate is unbiased in value and gradient, and never negative."""
 
     estimate: Estimate
@@ -40,7 +39,7 @@ class TableRow(NamedTuple):
     target: Literal["reverse", "forward"] = "reverse"
 
 
-def _positions(row: TableRow) -> Iterator[World]:
+def _positions(row: EstimateRow) -> Iterator[World]:
     """One token, sampled from the policy, or of the forward KL from the reference."""
     for w in each(positions)():
         yield w if row.target == "reverse" else w.replace(behavior_logits=w.problem.ref_logits)
@@ -51,7 +50,7 @@ def _truth(w: World, target: str = "reverse") -> tuple[float, torch.Tensor]:
     return w.forward if target == "forward" else w.kl, exact_gradient(w.problem, target)
 
 
-def row_of_a_table(row: TableRow) -> Iterator[Found]:
+def row_of_a_table(row: EstimateRow) -> Iterator[Found]:
     """Unbiased or not in value and gradient, never negative or negative somewhere."""
     least = math.inf
     for w in _positions(row):
@@ -62,22 +61,23 @@ def row_of_a_table(row: TableRow) -> Iterator[Found]:
     yield at_most(-1e-12, least) if row.positive else at_most(least, -1e-6)
 
 
-FORWARD_K1 = TableRow(exchanged(k1), value=True, gradient=True, positive=False, target="forward")
-FORWARD_K2 = TableRow(exchanged(k2), value=False, gradient=False, positive=True, target="forward")
-FORWARD_K3 = TableRow(exchanged(k3), value=True, gradient=True, positive=True, target="forward")
+FORWARD_K1 = EstimateRow(exchanged(k1), value=True, gradient=True, positive=False, target="forward")
+FORWARD_K2 = EstimateRow(exchanged(k2), value=False, gradient=False, positive=True, target="forward")
+FORWARD_K3 = EstimateRow(exchanged(k3), value=True, gradient=True, positive=True, target="forward")
 ROWS = {
-    "FRPO-tab3-k1": [TableRow(k1, value=True, gradient=False, positive=False)],
-    "FRPO-tab3-k2": [TableRow(k2, value=False, gradient=True, positive=True)],
-    "FRPO-tab3-k3": [TableRow(k3, value=True, gradient=False, positive=True)],
-    "FRPO-tab3-k3plus": [TableRow(k3_plus, value=True, gradient=True, positive=True)],
-    "FRPO-tab3-full": [TableRow(exact_reverse, value=True, gradient=True, positive=True)],
+    "FRPO-tab3-k1": [EstimateRow(k1, value=True, gradient=False, positive=False)],
+    "FRPO-tab3-k2": [EstimateRow(k2, value=False, gradient=True, positive=True)],
+    "FRPO-tab3-k3": [EstimateRow(k3, value=True, gradient=False, positive=True)],
+    "FRPO-tab3-k3plus": [EstimateRow(k3_plus, value=True, gradient=True, positive=True)],
+    "FRPO-tab3-full": [EstimateRow(exact_reverse, value=True, gradient=True, positive=True)],
     "FRPO-tab4-k1": [FORWARD_K1],
     "FRPO-tab4-k3": [FORWARD_K3],
-    "FRPO-tab4-full": [TableRow(exact_forward, value=True, gradient=True, positive=True, target="forward")],
+    "FRPO-tab4-full": [
+        EstimateRow(exact_forward, value=True, gradient=True, positive=True, target="forward")
+    ],
     "FRPO-B2-values": [FORWARD_K1, FORWARD_K2, FORWARD_K3],
 }
-for id, rows in ROWS.items():
-    claim(id, over=partial(iter, rows))(row_of_a_table)
+claim_rows(row_of_a_table, ROWS)
 
 
 @claim("FRPO-tab4-k2")

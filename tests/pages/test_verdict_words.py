@@ -96,7 +96,7 @@ def test_the_role_in_a_page(tmp_path):
     (link,), messages = role.run()
     assert messages == []
     assert link.astext() == VERDICT_OF["TM-appA-c"] == "misprint"
-    assert link["refuri"] == "../../book/ledger.html#claim-TM-appA-c"
+    assert link["refuri"] == "../../book/ledger/tang2025pitfalls.html#claim-TM-appA-c"
     role.text = "WZ-var-small"
     assert VERDICT_OF[role.text] == "holds only if"
     assert role.run()[0][0].astext() == "holds with a condition"

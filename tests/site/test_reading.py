@@ -11,10 +11,13 @@ import re
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from bs4 import BeautifulSoup
 
+from kl_book.ledger.claims import register
+from kl_book.ledger.rendering import anchor
 from tests.support.data import data
 from tests.support.extensions import extension
 from tests.support.site import browser as browsers
@@ -91,14 +94,15 @@ def test_previous_and_next_ask_the_question_of_their_page() -> None:
 
 
 def test_a_function_leads_to_chapters_and_ledger_and_the_ledger_back() -> None:
-    api, ledger = text("book/api.html"), text("book/ledger.html")
+    api = text("book/api.html")
     entry = api[api.index('id="kl_companion.estimators.sampled.k3"') :]
     entry = entry[: entry.index('<dt class="sig ')]
     assert 'href="part1_values_and_gradients/01_measuring_kl.html"' in entry
-    row = re.search(r'href="ledger\.html#(claim-[\w-]+)"', entry)
+    row = re.search(r'href="(ledger/\w+\.html)#(claim-[\w-]+)"', entry)
     assert row
-    there = ledger[ledger.index(f'id="{row[1]}"') :]
-    assert 'href="api.html#kl_companion.estimators.sampled.k3"' in there[: there.index("</details>")]
+    paper = text(f"book/{row[1]}")
+    there = paper[paper.index(f'id="{row[2]}"') :]
+    assert 'href="../api.html#kl_companion.estimators.sampled.k3"' in there[: there.index("</details>")]
     assert 'href="../api.html#kl_companion.estimators.sampled.k3"' in "".join(map(text, chapters()))
 
 
@@ -211,14 +215,55 @@ def test_a_long_table_sorts_and_filters(reader: Reader, width: int) -> None:
     )
 
 
+SHOWN = "document.querySelectorAll('.kl-ledger :is(details.kl-row, .kl-index > li):not([hidden])').length"
+
+
 @widths
-def test_the_ledger_filters(reader: Reader, width: int) -> None:
-    reader.open("book/ledger.html", width)
+@pytest.mark.parametrize("page", ["ledger", "ledger/wang2025choosing"])
+def test_the_ledger_filters(reader: Reader, width: int, page: str) -> None:
+    reader.open(f"book/{page}.html", width)
     reader.ask("document.querySelector('.kl-filters input').focus()")
     reader.press("WZ-7")
-    count = reader.ask("document.querySelectorAll('.kl-row:not([hidden])').length")
+    count = reader.ask(SHOWN)
     assert 0 < count < 30
     assert reader.ask("document.querySelector('.kl-count').textContent").startswith(f"{count} of")
+    assert reader.ask("document.querySelectorAll('.kl-contents section:not([hidden])').length") <= 1
+
+
+@widths
+def test_addresses_in_the_ledger_lead_to_rows(reader: Reader, width: int) -> None:
+    """Of a row by its old address too, and of the statements on the subject of a chapter."""
+    reader.open("book/ledger.html#claim-EMA-eq147", width)
+    reader.wait("location.pathname.endsWith('ledger/emapg2026_policies.html')")
+    assert reader.wait("document.querySelector('#claim-EMA-eq147').open")
+    chapter = "part4_vocabulary/01_unbiased"
+    reader.open(f"book/ledger.html#chapter={chapter}", width)
+    count = reader.ask(SHOWN)
+    rows = [row for row in register().values() if row.chapter == chapter]
+    assert count == len(rows) > 0
+
+
+def test_no_page_of_the_ledger_is_long() -> None:
+    pages = [*(SITE / "book" / "ledger").glob("*.html"), SITE / "book" / "ledger.html"]
+    assert len(pages) == 13
+    assert {page.name: page.stat().st_size for page in pages if page.stat().st_size > 300_000} == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("EMA-PG eq (147)", "EMA-eq147"),
+        ("RPG Prop 3.2", "RPG-prop3.2-loss"),
+        ("TM-fig2-LOO", "TM-fig2-LOO"),
+        ("vanilla estimate is differentiated with respect to the parameters of p", "TM-eq2-parameters"),
+    ],
+)
+def test_a_search_finds_a_statement(reader: Reader, words: str, row: str) -> None:
+    reader.open(f"search.html?q={quote(words)}", browsers.SIZES["desktop"])
+    reader.wait("document.querySelector('#search-results [role=status]')?.textContent")
+    assert [link for link in reader.ask(RESULTS)[:10] if link.endswith(f"#{anchor(row)}")], reader.ask(
+        RESULTS
+    )
 
 
 # what readers typed, and pages one of which must be among the first three

@@ -12,14 +12,8 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, printed, 
 from kl_book.ledger.claims.ground import estimates, positions
 from kl_book.ledger.claims.ground.errors import hedged
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3, k3_plus_plus, k5
-from kl_book.ledger.claims.ground.positions import (
-    SMALLEST_BIAS,
-    baseline_of_one,
-    every_position,
-    moments,
-    scaled_score,
-)
-from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio, terms
+from kl_book.ledger.claims.ground.positions import SMALLEST_BIAS, baseline_of_one, every_position, moments
+from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
 
@@ -81,8 +75,8 @@ def differentiated_k2(w: World) -> Iterator[Found]:
 def differentiated_k3(w: World) -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL and not of the reverse."""
     ratio, gradient = ref_ratio(w.problem), moments(k3, w.problem)[1]
-    yield same(w.slope(lambda a, b: (b - a).exp()), scaled_score(-ratio, w.problem))
-    yield same(w.slope(k3), scaled_score(1 - ratio, w.problem))
+    yield same(w.slope(lambda a, b: (b - a).exp()), w.times_score(-ratio))
+    yield same(w.slope(k3), w.times_score(1 - ratio))
     yield same(gradient, w.d_forward)
     yield same(w.Es(-ratio), w.d_forward)
     if w.kl:
@@ -107,7 +101,7 @@ def k3_plus_plus_by_the_trick(w: World) -> Iterator[Found]:
     yield printed(positions.bias_of_value_and_gradient(k3_plus_plus, w.problem))
     yield same(w.value(k3_plus_plus), w.value(k3))
     yield same(_whole_gradient(k3, w), w.d_kl)
-    yield same(slope, scaled_score(w.l + ratio - 1, w.problem) + scaled_score(1 - ratio, w.problem))
+    yield same(slope, w.times_score(w.l + ratio - 1) + w.times_score(1 - ratio))
     yield same(slope, w.vanilla())
     yield same(w.E(slope), w.d_kl)
 
@@ -116,7 +110,7 @@ def k3_plus_plus_by_the_trick(w: World) -> Iterator[Found]:
 def forms_of_the_forward_gradient(w: World) -> Iterator[Found]:
     """-sum pi_ref s = -E[w s] = E[(1 - w) s], and it is the gradient of the forward KL."""
     ratio = ref_ratio(w.problem)
-    yield same(-mean(terms(w.problem).ref_logp.sum(-1).exp(), w.s), w.d_forward)
+    yield same(-mean(w.ref, w.s), w.d_forward)
     yield same(w.Es(-ratio), w.d_forward)
     yield same(w.Es(1 - ratio), w.d_forward)
 

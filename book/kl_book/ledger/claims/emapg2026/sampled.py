@@ -134,5 +134,5 @@ def k5_has_both(w: World) -> Iterator[Found]:
     yield printed(bias_of_value_and_gradient(k5, w.problem, "forward"))
     yield same(w.value(k5), ratio * ratio.log())
     yield same(w.E(w.value(k5)), w.forward)
-    yield same(w.slope(k5), positions.scaled_score(1 - ratio, w.problem))
+    yield same(w.slope(k5), w.times_score(1 - ratio))
     yield same(moments(k5, w.problem)[1], w.d_forward)

@@ -63,16 +63,6 @@ def every_position() -> tuple[Problem, ...]:
     return positions() + equal_policies()
 
 
-def score(problem: Problem) -> torch.Tensor:
-    """Gradient of log pi of every token, [count, rows, vocab]."""
-    return terms(problem).score
-
-
-def scaled_score(coefficient: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """c s of every token, [count, rows, vocab]."""
-    return coefficient[:, None, None] * score(problem)
-
-
 def exact_gradient(problem: Problem, target: str = "reverse") -> torch.Tensor:
     """Exact gradient of a divergence, [rows, vocab]."""
     return exact(OBJECTIVES[target], problem)[1]
@@ -95,9 +85,9 @@ def sampled_values_and_gradients(estimate: Estimate, problem: Problem) -> tuple[
 
 def baseline_gain(more: torch.Tensor, less: torch.Tensor, problem: Problem) -> tuple[float, float, float]:
     """Variances with two coefficients of the score, and E[(more^2 - less^2) |s|^2]."""
-    p, square = terms(problem).p, score(problem).square().sum((-2, -1))
-    before, after = (variance(p, scaled_score(c, problem)) for c in (more, less))
-    return before, after, float(p @ ((more**2 - less**2) * square))
+    t = terms(problem)
+    before, after = (variance(t.p, c[:, None, None] * t.score) for c in (more, less))
+    return before, after, float(t.p @ ((more**2 - less**2) * t.score.square().sum((-2, -1))))
 
 
 def baseline_of_one(problem: Problem) -> tuple[float, float, float]:

@@ -7,15 +7,8 @@ from typing import Any
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, rises, same
+from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k1
-from kl_book.ledger.claims.ground.rollouts import (
-    Group,
-    group,
-    kl_to_target,
-    regularized_gradient,
-    rollouts,
-    two_answers,
-)
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.world import World, each, in_groups
 from kl_book.ledger.claims.ground.worlds import bandits
@@ -24,8 +17,8 @@ from kl_book.ledger.claims.ground.worlds import bandits
 @claim("EMA-eq141-142")
 def the_optimum_as_a_target() -> Iterator[Found]:
     """KL(pi||pi*) = E[-log w] = log Z - (E[R] - KL(pi||ref)), with gradient grad KL - grad E[R], 0 at pi*."""
-    for w in each(rollouts)():
-        value, gradient = kl_to_target(w.problem)
+    for w in each(sampled.rollouts)():
+        value, gradient = sampled.kl_to_target(w.problem)
         yield same(w.E(w.log_w.exp()), 1.0)
         yield same(-w.E(w.log_w), value)
         yield same(w.log_z - w.E(w.R) + w.kl, value)
@@ -42,13 +35,13 @@ def beta_in_the_rewards(w: World) -> Iterator[Found]:
     for beta in (0.1, 0.5, 2.0, 10.0):
         scaled = w.replace(rewards=w.R / beta)
         best = World(at_optimum(scaled.problem)).replace(rewards=w.R)
-        yield same(beta * scaled.d_target, regularized_gradient(w.problem, beta))
-        yield same(regularized_gradient(best.problem, beta), 0.0)
+        yield same(beta * scaled.d_target, sampled.regularized_gradient(w.problem, beta))
+        yield same(sampled.regularized_gradient(best.problem, beta), 0.0)
         distances.append(best.kl)
     yield rises(distances[::-1], by=1e-9)
 
 
-@claim("EMA-eq141-142+every", over=each(rollouts))
+@claim("EMA-eq141-142+every", over=each(sampled.rollouts))
 def every_estimator_as_a_policy_gradient(w: World) -> Iterator[Found]:
     """As losses K2, K3++ and K4 minimize KL(pi||pi*), K3 and K5 KL(pi*||pi); K1 does it in the reward."""
     yield same(w.Es(-w.log_w), w.d_target)
@@ -59,12 +52,12 @@ def every_estimator_as_a_policy_gradient(w: World) -> Iterator[Found]:
         yield same(w.Es(w.at_target(SAMPLED[name])), w.d_target_forward)
 
 
-@claim("EMA-eq143-144", over=each(rollouts))
+@claim("EMA-eq143-144", over=each(sampled.rollouts))
 def the_partition_function_of_a_group(w: World) -> Iterator[Found]:
     """The estimate of Z is unbiased, its log too low on average; Jensen's bound holds in every group."""
     best_bound, low = w.E(w.R) - w.kl, [float(w.log_z)]
     for size in (3, 2, 1):
-        g = group(w.problem, size)
+        g = sampled.group(w.problem, size)
         yield same(g.expect(g.log_z.exp()), w.log_z.exp())
         yield at_most(g.value - g.kl - g.log_z, 1e-12)
         yield same(g.expect(g.value - g.kl), best_bound)
@@ -73,8 +66,8 @@ def the_partition_function_of_a_group(w: World) -> Iterator[Found]:
     yield same(low[-1], best_bound)  # at N = 1 bound and estimate are one
 
 
-@claim("EMA-eq145", over=in_groups(rollouts))
-def value_and_kl_as_expectations(x: tuple[World, Group]) -> Iterator[Found]:
+@claim("EMA-eq145", over=in_groups(sampled.rollouts))
+def value_and_kl_as_expectations(x: tuple[World, sampled.Group]) -> Iterator[Found]:
     """Eq (144) is V - KL of the group's own means; with their expectations it is another number."""
     w, g = x
     bound = (g.reward - g.log_ratio).sum(-1, keepdim=True) / g.size
@@ -88,8 +81,8 @@ def value_and_kl_as_expectations(x: tuple[World, Group]) -> Iterator[Found]:
 @words("EMA-eq143-144", "EMA-eq145")
 def with_two_answers() -> dict[str, Any]:
     """Estimates of log Z from groups of 1, 2 and 3, and the bound of a group and its expectation."""
-    w = World(two_answers())
-    groups = [group(w.problem, size) for size in (1, 2, 3)]
+    w = World(sampled.two_answers())
+    groups = [sampled.group(w.problem, size) for size in (1, 2, 3)]
     return {
         "estimates": [g.expect(g.log_z) for g in groups],
         "log_z": float(w.log_z),

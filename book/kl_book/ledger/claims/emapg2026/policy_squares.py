@@ -13,26 +13,17 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, numbers, printed, same
+from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import full_square, k2
-from kl_book.ledger.claims.ground.rollouts import (
-    GROUP_SIZE,
-    Group,
-    first_logit,
-    group,
-    logp_slope,
-    rollouts,
-    two_answers,
-    with_mean_reward,
-)
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.updates import coordinates
 from kl_book.ledger.claims.ground.world import World, each, in_groups
 
-InGroups = tuple[World, Group]
+InGroups = tuple[World, sampled.Group]
 
 
-@claim("EMA-J2-expand+start", over=each(rollouts))
+@claim("EMA-J2-expand+start", over=each(sampled.rollouts))
 def gradient_of_k2(w: World) -> Iterator[Found]:
     """grad of half the square is (l - R + log Z) s; the printed square is twice that."""
     half = w.at_target(k2)
@@ -41,7 +32,7 @@ def gradient_of_k2(w: World) -> Iterator[Found]:
     yield same(w.Es(half), w.d_target, "corrected")
 
 
-@claim("EMA-J2-expand", over=in_groups(rollouts))
+@claim("EMA-J2-expand", over=in_groups(sampled.rollouts))
 def log_z_inside_the_square(x: InGroups) -> Iterator[Found]:
     """log Z is V - KL: the square holds -KL, and its cross term with the score is -2 KL s."""
     w, g = x
@@ -52,9 +43,9 @@ def log_z_inside_the_square(x: InGroups) -> Iterator[Found]:
     yield same((g.sum(2 * apa) - 2 * w.d_kl) / g.size, right, "corrected")
 
 
-def coefficients(w: World, g: Group, log_z: torch.Tensor) -> torch.Tensor:
+def coefficients(w: World, g: sampled.Group, log_z: torch.Tensor) -> torch.Tensor:
     """Of grad KL and -grad E[R] in the mean gradient of half the square with this log Z, and what is left."""
-    gradient = g.sum(logp_slope(k2, g.log_ratio, g.reward - log_z)) / g.size
+    gradient = g.sum(sampled.logp_slope(k2, g.log_ratio, g.reward - log_z)) / g.size
     kl, reward = coordinates(gradient, w.d_kl, -w.d_reward)
     rest = (kl * w.d_kl - reward * w.d_reward - gradient).abs().max()
     return torch.stack([kl, reward, rest])
@@ -64,7 +55,7 @@ def coefficients(w: World, g: Group, log_z: torch.Tensor) -> torch.Tensor:
 def what_the_second_term_does() -> Iterator[Found]:
     """Without it the KL has the weight N/(N - 1) relative to the reward; with it both have 1 - 1/N."""
     lowered = []
-    for w, g in in_groups(*rollouts()[1:])():  # with two answers the two gradients are parallel
+    for w, g in in_groups(*sampled.rollouts()[1:])():  # with two answers the two gradients are parallel
         share = 1 - 1 / g.size
         without, with_term = coefficients(w, g, g.value), coefficients(w, g, g.value - g.kl)
         lowered.append(float(with_term[0] <= without[0]))
@@ -73,24 +64,24 @@ def what_the_second_term_does() -> Iterator[Found]:
     yield printed(sum(lowered) / len(lowered))
 
 
-@claim("EMA-J2-apa", over=each(rollouts))
+@claim("EMA-J2-apa", over=each(sampled.rollouts))
 def gradient_of_the_square_with_v(w: World) -> Iterator[Found]:
     """Half of its expected gradient is -(R - V) s + grad KL; printed are the whole and a plus."""
     reward = w.Es(w.R - w.E(w.R))
-    whole, half = (w.Es(with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    whole, half = (w.Es(sampled.with_mean_reward(f, w.problem)) for f in (full_square, k2))
     yield same(reward + w.d_kl, whole, by=relative)
     yield same(reward + w.d_kl, half, by=relative)
     yield same(half, w.d_kl - reward, "corrected")
     yield same(half, w.d_target, "corrected")
 
 
-@claim("EMA-eq148", over=in_groups(rollouts))
+@claim("EMA-eq148", over=in_groups(sampled.rollouts))
 def k2_as_apa(x: InGroups) -> Iterator[Found]:
     """Half the square with V = E[R] has the gradient of KL(pi||pi*); the printed square has twice that."""
     w, g = x
-    whole, half = (w.Es(with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    whole, half = (w.Es(sampled.with_mean_reward(f, w.problem)) for f in (full_square, k2))
     of_k2 = w.Es(w.at_target(k2))
-    own = g.sum(logp_slope(k2, g.log_ratio, g.reward - g.value)) / g.size
+    own = g.sum(sampled.logp_slope(k2, g.log_ratio, g.reward - g.value)) / g.size
     yield same(whole, of_k2, by=relative)
     yield same(half, w.d_target, "corrected")
     yield same(of_k2, w.d_target, "corrected")
@@ -100,32 +91,32 @@ def k2_as_apa(x: InGroups) -> Iterator[Found]:
 @words("EMA-J2-expand+start", "EMA-J2-expand", "EMA-J2-expand+upweights", "EMA-J2-apa", "EMA-eq148")
 def two_answers_and_three() -> dict[str, Any]:
     """Entries of the first logit with two answers; the coefficients of a pair out of three."""
-    w, pair = World(two_answers()), group(two_answers(), 2)
-    three, pair_of_three = World(rollouts()[1]), group(rollouts()[1], 2)
+    w, pair = World(sampled.two_answers()), sampled.group(sampled.two_answers(), 2)
+    three, pair_of_three = World(sampled.rollouts()[1]), sampled.group(sampled.rollouts()[1], 2)
     apa = pair.log_ratio - pair.reward + pair.value
     without = coefficients(three, pair_of_three, pair_of_three.value)
     with_term = coefficients(three, pair_of_three, pair_of_three.value - pair_of_three.kl)
     return {
-        "square": first_logit(w.Es(w.at_target(full_square))),
-        "target": first_logit(w.d_target),
-        "split": first_logit(pair.sum(2 * (apa - pair.kl)) / 2),
-        "printed_split": first_logit(pair.sum(2 * apa + pair.kl) / 2),
-        "plus": first_logit(w.d_reward + w.d_kl),
+        "square": sampled.first_logit(w.Es(w.at_target(full_square))),
+        "target": sampled.first_logit(w.d_target),
+        "split": sampled.first_logit(pair.sum(2 * (apa - pair.kl)) / 2),
+        "printed_split": sampled.first_logit(pair.sum(2 * apa + pair.kl) / 2),
+        "plus": sampled.first_logit(w.d_reward + w.d_kl),
         "kl_without": float(without[0]),
         "reward_without": float(without[1]),
         "kl_with": float(with_term[0]),
         "reward_with": float(with_term[1]),
-        "group": GROUP_SIZE,
-        "weight": GROUP_SIZE / (GROUP_SIZE - 1),
+        "group": sampled.GROUP_SIZE,
+        "weight": sampled.GROUP_SIZE / (sampled.GROUP_SIZE - 1),
     }
 
 
 @claim("EMA-eq148+offpolicy")
 def the_square_without_a_weight() -> Iterator[Found]:
     """What others showed; computed is whether pi* stays at rest under another sampler."""
-    w = World(at_optimum(two_answers())._replace(behavior_logits=two_answers().logits))
-    pair = group(w.problem, 2)
+    w = World(at_optimum(sampled.two_answers())._replace(behavior_logits=sampled.two_answers().logits))
+    pair = sampled.group(w.problem, 2)
     value = w.E(w.R)  # under the sampler: what a group estimates
-    rest = pair.sum(logp_slope(k2, pair.log_ratio, pair.reward - pair.value + pair.kl)) / 2
-    moved = w.Es(logp_slope(k2, w.l, w.R - value))
-    yield numbers(rest=abs(first_logit(rest)), moved=first_logit(moved))
+    rest = pair.sum(sampled.logp_slope(k2, pair.log_ratio, pair.reward - pair.value + pair.kl)) / 2
+    moved = w.Es(sampled.logp_slope(k2, w.l, w.R - value))
+    yield numbers(rest=abs(sampled.first_logit(rest)), moved=sampled.first_logit(moved))

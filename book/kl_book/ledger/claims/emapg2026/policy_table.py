@@ -9,15 +9,9 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, same
+from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import SAMPLED, full_square, k1, k2, k3, k3_plus_plus, k4, k5
-from kl_book.ledger.claims.ground.rollouts import (
-    eq147,
-    first_logit,
-    rollouts,
-    two_answers,
-    with_mean_reward,
-)
 from kl_book.ledger.claims.ground.world import World, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, three_policies
 
@@ -34,7 +28,7 @@ def l1_and_l2(w: World) -> torch.Tensor:
     return w.log_z - w.R - w.log_w
 
 
-@claim("EMA-eq150", over=each(rollouts))
+@claim("EMA-eq150", over=each(sampled.rollouts))
 def k3_as_a_sum(w: World) -> Iterator[Found]:
     """grad K3 is (1 - w) s: that of KL(pi*||pi); a REINFORCE term is not in it."""
     c, ratio = w.at_target(k3), w.log_w.exp()
@@ -45,7 +39,7 @@ def k3_as_a_sum(w: World) -> Iterator[Found]:
     yield same(c, w.at_target(k5), "corrected")
 
 
-@claim("EMA-eq151", over=each(rollouts))
+@claim("EMA-eq151", over=each(sampled.rollouts))
 def k3_plus_plus_as_a_sum(w: World) -> Iterator[Found]:
     """grad K3++ is (l - R + log Z) s, that of K2 alone; the printed sum has a REINFORCE term on top."""
     c, claimed = w.at_target(k3_plus_plus), w.Es(l1_and_l2(w))
@@ -56,7 +50,7 @@ def k3_plus_plus_as_a_sum(w: World) -> Iterator[Found]:
     yield same(claimed, w.d_target - w.d_reward, "corrected")
 
 
-@claim("EMA-eq152", over=each(rollouts))
+@claim("EMA-eq152", over=each(sampled.rollouts))
 def k4_as_k2(w: World) -> Iterator[Found]:
     """(l - R + log Z) s sample by sample: K2's gradient."""
     c = w.at_target(k4)
@@ -70,24 +64,24 @@ def k4_as_k2(w: World) -> Iterator[Found]:
 
 def row_of_k3(w: World) -> torch.Tensor:
     """Expected L1 + L5 of the table, [rows, vocab]."""
-    return eq147(w.problem) + w.Es(-w.log_w.exp())
+    return sampled.eq147(w.problem) + w.Es(-w.log_w.exp())
 
 
 def row_of_k3_plus_plus(w: World) -> torch.Tensor:
     """Expected L1 + L2 of the table, the square without half and V for log Z, [rows, vocab]."""
-    return eq147(w.problem) + w.Es(with_mean_reward(full_square, w.problem))
+    return sampled.eq147(w.problem) + w.Es(sampled.with_mean_reward(full_square, w.problem))
 
 
-@claim("EMA-tab8-K2", over=each(rollouts))
+@claim("EMA-tab8-K2", over=each(sampled.rollouts))
 def k2_in_the_table(w: World) -> Iterator[Found]:
     """The expression has a half, the gradient beside it has none."""
     of_k2 = w.Es(w.at_target(k2))
-    yield same(w.Es(with_mean_reward(full_square, w.problem)), of_k2, by=relative)
-    yield same(w.Es(with_mean_reward(k2, w.problem)), w.d_target, "corrected")
+    yield same(w.Es(sampled.with_mean_reward(full_square, w.problem)), of_k2, by=relative)
+    yield same(w.Es(sampled.with_mean_reward(k2, w.problem)), w.d_target, "corrected")
     yield same(of_k2, w.d_target, "corrected")
 
 
-@claim("EMA-tab8-K3", over=each(rollouts))
+@claim("EMA-tab8-K3", over=each(sampled.rollouts))
 def k3_in_the_table(w: World) -> Iterator[Found]:
     """grad K3 is that of KL(pi*||pi), as K5; the L1 of the table would add all of KL(pi||pi*)."""
     of_k3 = w.Es(w.at_target(k3))
@@ -96,7 +90,7 @@ def k3_in_the_table(w: World) -> Iterator[Found]:
     yield same(row_of_k3(w), w.d_target_forward + w.d_target, "corrected")
 
 
-@claim("EMA-tab8-K3pp", over=each(rollouts))
+@claim("EMA-tab8-K3pp", over=each(sampled.rollouts))
 def k3_plus_plus_in_the_table(w: World) -> Iterator[Found]:
     """K3++ is K2's gradient, sample by sample; the row's sum is three times as long in expectation."""
     c = w.at_target(k3_plus_plus)
@@ -109,10 +103,10 @@ def k3_plus_plus_in_the_table(w: World) -> Iterator[Found]:
 @words("EMA-eq150", "EMA-eq151", "EMA-tab8-K2", "EMA-tab8-K3", "EMA-tab8-K3pp")
 def two_answers_and_all_worlds() -> dict[str, Any]:
     """Entries of the first logit with two answers; lengths beside the row of K3 in all worlds."""
-    w = World(two_answers())
-    lengths = [float(x.d_target_forward.norm() / row_of_k3(x).norm()) for x in each(rollouts)()]
+    w = World(sampled.two_answers())
+    lengths = [float(x.d_target_forward.norm() / row_of_k3(x).norm()) for x in each(sampled.rollouts)()]
     gradients = {
-        "square": w.Es(with_mean_reward(full_square, w.problem)),
+        "square": w.Es(sampled.with_mean_reward(full_square, w.problem)),
         "forward": w.d_target_forward,
         "target": w.d_target,
         "l1_and_l5": w.Es(l1_and_l5(w)),
@@ -120,7 +114,7 @@ def two_answers_and_all_worlds() -> dict[str, Any]:
         "row_of_k3": row_of_k3(w),
         "row_of_k3_plus_plus": row_of_k3_plus_plus(w),
     }
-    return {name: first_logit(gradient) for name, gradient in gradients.items()} | {
+    return {name: sampled.first_logit(gradient) for name, gradient in gradients.items()} | {
         "worlds": len(lengths),
         "shortest": min(lengths),
         "longest": max(lengths),
@@ -137,7 +131,9 @@ def on_policy(w: World) -> World:
 
 def sampled_by_the_reference() -> World:
     """Two answers with rewards 1 and 0: policy (0.9, 0.1), even reference, which is the sampler."""
-    return World(three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))).replace(rewards=two_answers().rewards)
+    return World(three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))).replace(
+        rewards=sampled.two_answers().rewards
+    )
 
 
 @claim("EMA-J4-offpolicy", over=each(few_sampled_elsewhere))
@@ -179,8 +175,8 @@ def two_answers_from_the_reference() -> dict[str, Any]:
     return {
         "under_mu": float(w.E((w.R - w.l).exp())),
         "z": float(w.log_z.exp()),
-        "masked": first_logit(w.Es(-w.log_w * w.rho * unmasked)),
-        "full": first_logit(w.Es(-w.log_w * w.rho)),
+        "masked": sampled.first_logit(w.Es(-w.log_w * w.rho * unmasked)),
+        "full": sampled.first_logit(w.Es(-w.log_w * w.rho)),
         "left_out": int(2 - unmasked.sum()),
         "log_w": w.log_w,
         "rho": w.rho,

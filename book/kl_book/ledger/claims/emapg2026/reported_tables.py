@@ -12,17 +12,8 @@ from typing import Any
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, inside, numbers, printed
+from kl_book.ledger.claims.ground import printed_results as paper
 from kl_book.ledger.claims.ground.errors import excess
-from kl_book.ledger.claims.ground.printed_results import (
-    AVERAGE_GAIN,
-    FORWARD,
-    GAIN,
-    GRPO,
-    INSTRUCT,
-    MATH_COLUMNS,
-    REVERSE,
-    SETS,
-)
 from kl_book.ledger.claims.ground.scores import (
     HALF_A_UNIT,
     MATH_SETS,
@@ -58,7 +49,7 @@ def unreachable(result: Callable[..., float], printed: str, *rounded: float) -> 
 
 def averages(table: int) -> Iterator[Found]:
     """Every row's last column is the mean of the seven before it."""
-    rows = [name for name in TABLES[table][0] if name != GAIN]
+    rows = [name for name in TABLES[table][0] if name != paper.GAIN]
     for row in rows:
         yield printed(
             excess(mean_score(list(scores(table, row).values())[:-1]), printed_cells(table, row)["Avg."])
@@ -72,30 +63,30 @@ claim_rows(averages, {"EMA-tab2-average": [2], "EMA-tab4-average": [4]})
 @claim("EMA-tab3-Average")
 def averages_of_table_3() -> Iterator[Found]:
     """Three means of six scores."""
-    for column in MATH_COLUMNS[:3]:
+    for column in paper.MATH_COLUMNS[:3]:
         mean = mean_score(scores(3, row)[column] for row in MATH_SETS)
         yield printed(excess(mean, printed_cells(3, "Average")[column]))
 
 
 def gains(table: int, ours: str) -> dict[str, float]:
     """Improvements set by set from the printed scores."""
-    above, below = scores(table, ours), scores(table, GRPO)
-    return {s: percent_above(above[s], below[s]) for s in SETS[:-1]}
+    above, below = scores(table, ours), scores(table, paper.GRPO)
+    return {s: percent_above(above[s], below[s]) for s in paper.SETS[:-1]}
 
 
 @claim("EMA-tab2-Improvement")
 def improvements_of_table_2() -> Iterator[Found]:
     """Seven relative gains of the reverse form over GRPO, each within the rounding of the scores."""
-    above, below, cells = scores(2, REVERSE), scores(2, GRPO), printed_cells(2, GAIN)
-    for s in SETS[:-1]:
+    above, below, cells = scores(2, paper.REVERSE), scores(2, paper.GRPO), printed_cells(2, paper.GAIN)
+    for s in paper.SETS[:-1]:
         yield printed(unreachable(percent_above, cells[s], above[s], below[s]))
-    direct = gains(2, REVERSE)
+    direct = gains(2, paper.REVERSE)
     at = max(direct, key=lambda s: excess(direct[s], cells[s]))
-    forward = {s: x for s, x in gains(2, FORWARD).items() if x > direct[s]}
+    forward = {s: x for s, x in gains(2, paper.FORWARD).items() if x > direct[s]}
     yield numbers(
         at=at,
-        ours=printed_cells(2, REVERSE)[at],
-        theirs=printed_cells(2, GRPO)[at],
+        ours=printed_cells(2, paper.REVERSE)[at],
+        theirs=printed_cells(2, paper.GRPO)[at],
         from_rounded=direct[at],
         in_the_table=cells[at],
         forward=[f"{s} {x:.1f}%" for s, x in forward.items()],
@@ -105,13 +96,13 @@ def improvements_of_table_2() -> Iterator[Found]:
 @claim("EMA-tab4-Improvement")
 def improvements_of_table_4() -> Iterator[Found]:
     """Seven relative gains, on the instruct model."""
-    for s, gain in gains(4, INSTRUCT).items():
-        yield printed(excess(gain, printed_cells(4, GAIN)[s]))
+    for s, gain in gains(4, paper.INSTRUCT).items():
+        yield printed(excess(gain, printed_cells(4, paper.GAIN)[s]))
 
 
 def average_gains(table: int, ours: str) -> dict[str, float]:
     """Gains of the printed averages, of the averages of printed scores, and the mean of the gains."""
-    above, below = (list(scores(table, row).values()) for row in (ours, GRPO))
+    above, below = (list(scores(table, row).values()) for row in (ours, paper.GRPO))
     return {
         "of_printed": percent_above(above[-1], below[-1]),
         "of_scores": percent_above(mean_score(above[:-1]), mean_score(below[:-1])),
@@ -122,24 +113,27 @@ def average_gains(table: int, ours: str) -> dict[str, float]:
 def average_gain(row: tuple[int, str]) -> Iterator[Found]:
     """The last cell of the gains compares two averages."""
     three = average_gains(*row)
-    yield printed(excess(three.pop("of_printed"), printed_cells(row[0], GAIN)["Avg."]))
+    yield printed(excess(three.pop("of_printed"), printed_cells(row[0], paper.GAIN)["Avg."]))
     yield numbers(**three)
 
 
 claim_rows(
     average_gain,
-    {"EMA-tab2-Improvement-average": [(2, REVERSE)], "EMA-tab4-Improvement-average": [(4, INSTRUCT)]},
+    {
+        "EMA-tab2-Improvement-average": [(2, paper.REVERSE)],
+        "EMA-tab4-Improvement-average": [(4, paper.INSTRUCT)],
+    },
 )
 
 
 @claim("EMA-abstract-average")
 def an_average_of_a_third() -> Iterator[Found]:
     """33.3% is the gain of the average score; the average of the gains is almost twice as large."""
-    three = average_gains(2, REVERSE)
-    for percent in AVERAGE_GAIN.values():
+    three = average_gains(2, paper.REVERSE)
+    for percent in paper.AVERAGE_GAIN.values():
         yield inside(excess(three["of_printed"], percent))
         yield printed(excess(three["mean_of_gains"], percent))
-    above, below = (100 * scores(2, row)["Avg."] for row in (REVERSE, GRPO))
+    above, below = (100 * scores(2, row)["Avg."] for row in (paper.REVERSE, paper.GRPO))
     yield numbers(mean_of_gains=three["mean_of_gains"], points=above - below, below=below, above=above)
 
 
@@ -180,5 +174,7 @@ def other_definitions() -> dict[str, Any]:
     return {
         "mean_of_shares": mean_score(share(*three_scores(s)[0]) for s in MATH_SETS),
         "as_in_table_2": percent_above(ours, theirs),
-        "as_in_table_3": share(*(scores(2, row)["Avg."] for row in ("before-RL-3B-Base", GRPO, REVERSE))),
+        "as_in_table_3": share(
+            *(scores(2, row)["Avg."] for row in ("before-RL-3B-Base", paper.GRPO, paper.REVERSE))
+        ),
     }

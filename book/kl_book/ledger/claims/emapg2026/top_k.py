@@ -13,20 +13,11 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, inside, printed, same
+from kl_book.ledger.claims.ground import top_k
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import top_k_estimate
 from kl_book.ledger.claims.ground.positions import STEP, moments
 from kl_book.ledger.claims.ground.sums import exact, mean, terms, variance
-from kl_book.ledger.claims.ground.top_k import (
-    PUBLISHED,
-    REVERSE,
-    bias_of_top_k,
-    every_set,
-    heads,
-    mean_of_top_k,
-    of_the_policy,
-    of_the_reference,
-)
 from kl_book.ledger.claims.ground.world import World, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, sampled_elsewhere
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
@@ -37,8 +28,8 @@ from kl_companion.tabular import Problem
 def head_and_tail_add_up(w: World) -> Iterator[Found]:
     """KL = head + tail on every set, and the tail is the mean of K4 (forward: K5) outside the head."""
     p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
-    for chosen in every_set(w.problem):
-        for split, truth, _ in PUBLISHED.values():
+    for chosen in top_k.every_set(w.problem):
+        for split, truth, _ in top_k.PUBLISHED.values():
             entries, tail = split.head(p, q), (w.p * split.tail(p, q))[~chosen].sum()
             yield same(tail, entries[~chosen].sum())
             yield same(entries[chosen].sum() + tail, exact(truth, w.problem)[0])
@@ -49,12 +40,12 @@ def both_ends_are_known(w: World) -> Iterator[Found]:
     """The whole vocabulary gives the exact KL in every sample, the empty set the mean of K4 and K5."""
     everything = torch.ones(len(w.p), dtype=torch.bool)
     for direction, name in (("reverse", "k4"), ("forward", "k5")):
-        split, truth, _ = PUBLISHED[direction]
-        value, gradient = mean_of_top_k(split, ~everything, w.problem)
+        split, truth, _ = top_k.PUBLISHED[direction]
+        value, gradient = top_k.mean_of_top_k(split, ~everything, w.problem)
         yield same(value, w.E(w.value(name)))
         yield same(gradient, w.grad(name))
         for chosen in (everything, ~everything):
-            value, gradient = bias_of_top_k(split, truth, chosen, w.problem)
+            value, gradient = top_k.bias_of_top_k(split, truth, chosen, w.problem)
             yield same(value, 0.0)
             yield same(gradient, 0.0)
 
@@ -64,7 +55,7 @@ def few_numbers_are_read(w: World) -> Iterator[Found]:
     """The estimate and its gradient depend on 2 (k + 1) normalized log-probs per position at the most."""
     p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
     for fn, direction, source in ((top_k_reverse_kl, "reverse", p), (top_k_forward_kl, "forward", q)):
-        split = PUBLISHED[direction][0]
+        split = top_k.PUBLISHED[direction][0]
         for k in range(len(p) + 1):
             index = source.topk(k).indices
             for y in range(len(p)):
@@ -118,7 +109,7 @@ def compared(*, gradients_only: bool = False) -> Compared:
         t = terms(problem)
         log_t = t.log_ratio.sum(-1)
         w, one = (-log_t).exp(), torch.ones_like(log_t)[:, None]
-        reverse, forward = [*of_the_policy(problem)], [*of_the_reference(problem)]
+        reverse, forward = [*top_k.of_the_policy(problem)], [*top_k.of_the_reference(problem)]
         for k in sorted({1, *(max(1, round(share * len(log_t))) for share in SHARES)}):
             of_both = [(reverse[k], log_t, t.score), (forward[k], 1 - w, t.score)]
             if not gradients_only:
@@ -131,13 +122,13 @@ def compared(*, gradients_only: bool = False) -> Compared:
 def bounds_of_the_noise(w: World) -> Iterator[Found]:
     """The exact condition and the bound, for every set of tokens."""
     ratio, one = (-w.l).exp(), torch.ones_like(w.l)[:, None]
-    for chosen in every_set(w.problem):
+    for chosen in top_k.every_set(w.problem):
         for c, x in ((w.l, w.s), (1 - ratio, w.s), (w.l, one), (-ratio * w.l, one)):
             n = noise(c, chosen, w.p, x)
             yield at_most(abs(n.sampled - n.top_k - n.saved), 1e-12 * (1 + n.sampled), "corrected")
     second_moment = w.E(w.l.square() * w.s.flatten(1).square().sum(-1))
     r = float(w.d_kl.square().sum() / second_moment)
-    for chosen in every_set(w.problem):  # whatever the set, sampling gains no more than a factor 1 - R
+    for chosen in top_k.every_set(w.problem):  # whatever the set, sampling gains no more than a factor 1 - R
         n = noise(w.l, chosen, w.p, w.s)
         yield at_most(n.top_k * (1 - r), n.sampled + 1e-12 * (1 + n.sampled), "corrected")
     largest = float(w.p.max())
@@ -171,7 +162,7 @@ def _head_field(problem: Problem, k: int, visits: torch.Tensor) -> torch.Tensor:
     theta = problem.logits.detach().clone().requires_grad_()
     p, q = theta.log_softmax(-1), problem.ref_logits.log_softmax(-1)
     index = problem.sampled_from.topk(k).indices
-    head = REVERSE.head(p.gather(-1, index), q.gather(-1, index)).sum(-1)
+    head = top_k.REVERSE.head(p.gather(-1, index), q.gather(-1, index)).sum(-1)
     (gradient,) = torch.autograd.grad((visits * head).sum(), theta)
     return gradient
 
@@ -226,7 +217,7 @@ def a_dense_signal() -> Iterator[Found]:
     for w in each(bandits)():
         yield from bounds_of_the_noise(w)
         for forward, scores in ((False, w.t.logp.sum(-1)), (True, w.t.ref_logp.sum(-1))):
-            for k, chosen in enumerate(heads(scores)):
+            for k, chosen in enumerate(top_k.heads(scores)):
                 yield same(_read(w.problem, k, forward=forward), k + (~chosen).long(), "corrected")
         whole = moments(partial(top_k_estimate, k=len(w.p), forward=True), w.problem)[1]
         yield same(whole, exact(_cross_entropy, w.problem)[1], "corrected")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from kl_book.ledger.claims.ground.sums import Formula, differentiated, log_ratio, mean, terms, values
+from kl_book.ledger.claims.ground.sums import Formula, log_ratio, mean, terms, values
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -57,11 +57,6 @@ def in_reward(formula: Formula, problem: Problem) -> torch.Tensor:
 def average(x: torch.Tensor, problem: Problem) -> torch.Tensor:
     """E[x] under the sampler, [rows, vocab]."""
     return mean(terms(problem).p, x)
-
-
-def mean_gradient(formula: Formula, problem: Problem) -> torch.Tensor:
-    """E[gradient of the estimate] with no ratio at all, [rows, vocab]."""
-    return average(differentiated(formula, problem), problem)
 
 
 def half_square(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
 
-from kl_book.ledger.claims.checks import claim, words
+from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, regardless, rises, same
 from kl_book.ledger.claims.ground import learning, sums
 from kl_book.ledger.claims.ground.errors import apart
@@ -104,31 +104,24 @@ def stable_and_unstable_training() -> Iterator[Found]:
     yield numbers()
 
 
-@claim("WZ-7.2-k1")
-def seven_two_k1() -> Iterator[Found]:
-    """k1: unbiased value, right update, stable training."""
-    yield printed(learning.value_is_unbiased("k1"))
-    yield printed(learning.update_is_right("k1"))
-    yield printed(learning.training_is_stable("k1"))
+def property_of_an_estimate(case: tuple[str, Callable[[str], float]]) -> Iterator[Found]:
+    """An estimate has a property, such as an unbiased value, a wrong update or stable training."""
+    name, error = case
+    yield printed(error(name))
 
 
-@claim("WZ-7.2-k2")
-def seven_two_k2() -> Iterator[Found]:
-    """k2: biased value, wrong update, and training that leads away from the reference."""
-    yield printed(learning.value_is_biased("k2"))
-    yield printed(learning.update_is_wrong("k2"))
-    yield printed(learning.training_is_unstable("k2"))
+UNBIASED, BIASED = learning.value_is_unbiased, learning.value_is_biased
+RIGHT, WRONG = learning.update_is_right, learning.update_is_wrong
+STABLE, UNSTABLE = learning.training_is_stable, learning.training_is_unstable
+TABLE = {
+    "WZ-7.2-k1": [("k1", UNBIASED), ("k1", RIGHT), ("k1", STABLE)],
+    "WZ-7.2-k2": [("k2", BIASED), ("k2", WRONG), ("k2", UNSTABLE)],
+    "WZ-7.2-k3": [("k3", UNBIASED), ("k3", WRONG), ("k3", UNSTABLE)],
+}
+claim_rows(property_of_an_estimate, TABLE)
 
 
-@claim("WZ-7.2-k3")
-def seven_two_k3() -> Iterator[Found]:
-    """k3: unbiased value, wrong update, can collapse."""
-    yield printed(learning.value_is_unbiased("k3"))
-    yield printed(learning.update_is_wrong("k3"))
-    yield printed(learning.training_is_unstable("k3"))
-
-
-@words("WZ-7.1-shah", "WZ-7.2-k1", "WZ-7.2-k2", "WZ-7.2-k3")
+@words("WZ-7.1-shah", *TABLE)
 def _training() -> dict[str, float]:
     return learning.training_numbers("k1", "k2", "k3")
 

@@ -206,9 +206,9 @@ def _in_the_reward(w: World, extra: float) -> torch.Tensor:
 def a_differentiated_kl_does_not_see_its_growth() -> Iterator[Found]:
     """More nats per token leave the gradient of the loss as it is; in the reward they shorten answers."""
     for w in each(_ending)():
-        wanted = COST * length_gradient(w.problem)
-        yield printed(relative(_in_the_loss(w, COST) - _in_the_loss(w, 0.0), wanted))
-        yield same(_in_the_reward(w, COST) - _in_the_reward(w, 0.0), wanted, "corrected")
+        target = COST * length_gradient(w.problem)
+        yield printed(relative(_in_the_loss(w, COST) - _in_the_loss(w, 0.0), target))
+        yield same(_in_the_reward(w, COST) - _in_the_reward(w, 0.0), target, "corrected")
     yield numbers(tokens=float(lengths(_ending()[0]).max()), cost=COST)
 
 

@@ -67,16 +67,16 @@ def advantages_that_carry_a_gradient() -> Iterator[Found]:
     """Differentiated, -wA has the reverse KLs right in the mean and no forward KL at all; SG(A) mends it."""
     forward = []
     for divergence, x in each_divergence():
-        wanted, reverse = x.d_objective(divergence), divergence.endswith("RKL")
+        target, reverse = x.d_objective(divergence), divergence.endswith("RKL")
         attached, fixed = (
             -x.mass * x.grad(surrogate_loss(WIDE, stopped=stopped, divergence=divergence))
             for stopped in (False, True)
         )
-        share = relative(attached, wanted)
+        share = relative(attached, target)
         forward += [] if reverse else [share]
         yield printed(share)
-        yield same(fixed, wanted, "corrected")
-        yield same(attached, wanted if reverse else utility_gradient(x.problem), "corrected")
+        yield same(fixed, target, "corrected")
+        yield same(attached, target if reverse else utility_gradient(x.problem), "corrected")
     yield numbers(cases=len(forward), most=max(forward), beta=BETA)
 
 

@@ -97,16 +97,16 @@ def the_weight_makes_value_and_gradient_right() -> Iterator[Found]:
     """w k3 with w differentiated has the value and the gradient of UKL(pi || pi_ref); without w neither."""
     detached, on_policy = [], []
     for x in normalized():
-        divergence, wanted = exact(unnormalized_reverse, x.problem)
+        divergence, target = exact(unnormalized_reverse, x.problem)
         yield same(value(x, "attached"), divergence)
-        yield same(gradient(x, "attached"), wanted)
+        yield same(gradient(x, "attached"), target)
         yield differs(value(x, "none"), divergence)
-        yield differs(gradient(x, "none"), wanted)
-        detached.append(relative(gradient(x, "detached"), wanted))
+        yield differs(gradient(x, "none"), target)
+        detached.append(relative(gradient(x, "detached"), target))
     for x in map(OldMeasure, worlds()):
-        wanted = exact(unnormalized_reverse, x.problem)[1]
-        yield same(gradient(x, "attached"), wanted)
-        on_policy.append(relative(gradient(x, "none"), wanted))
+        target = exact(unnormalized_reverse, x.problem)[1]
+        yield same(gradient(x, "attached"), target)
+        on_policy.append(relative(gradient(x, "none"), target))
     yield numbers(least_detached=min(detached), most_detached=max(detached))
     yield numbers(least_on_policy=min(on_policy), most_on_policy=max(on_policy))
 
@@ -142,12 +142,12 @@ def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
     """GRPO's printed objective has not the gradient of J_Clip - beta UKL; with w, and one length, it has."""
     shares, uneven = [], []
     for problem in few_sampled_elsewhere():
-        wanted, mended = intended_gradient(problem), grpo_gradient(problem, "attached")
-        shares.append(relative(grpo_gradient(problem, "none"), wanted))
+        target, mended = intended_gradient(problem), grpo_gradient(problem, "attached")
+        shares.append(relative(grpo_gradient(problem, "none"), target))
         if len(problem.completion_mask.sum(-1).unique()) == 1:
-            yield same(mended, wanted)
+            yield same(mended, target)
         else:
-            uneven.append(relative(mended, wanted))
+            uneven.append(relative(mended, target))
     yield printed(hedged(share > TOLERANCE for share in shares))
     yield numbers(size=SIZE, beta=BETA, least=min(shares), most=max(shares), most_uneven=max(uneven))
 
@@ -160,12 +160,12 @@ def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
     """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
     shares, older = [], []
     for x in map(OldMeasure, worlds()):
-        sampled, (divergence, wanted) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
+        sampled, (divergence, target) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
         through_both = x.scored(sampled(x.logp, x.p, x.p)) + x.slope(sampled)
         for form in FORMS:
             yield same(value(x, "none"), divergence, form)
-            yield same(x.E(through_both), wanted, form)
-        shares.append(relative(gradient(x, "none"), wanted))
+            yield same(x.E(through_both), target, form)
+        shares.append(relative(gradient(x, "none"), target))
     for x in normalized():
         older.append(relative(gradient(x, "none"), exact(unnormalized_reverse, x.problem)[1]))
     yield printed(max(*shares, *older))

@@ -83,9 +83,9 @@ def losses_are_minus_the_objective_up_to_constants(case: Case) -> Iterator[Found
 @claim("RPG-prop3.6-Z", over=measured)
 def the_total_mass_in_front_only_scales(x: OldMeasure) -> Iterator[Found]:
     """With w unchanged, leaving Z_old out of the front gives the same gradient over Z_old."""
-    loss, wanted = DIFFERENTIABLE["URKL"], x.d_objective("URKL")
-    yield same(x.grad(loss), -wanted / x.mass)
-    yield printed(turned(-x.grad(loss), wanted))
+    loss, target = DIFFERENTIABLE["URKL"], x.d_objective("URKL")
+    yield same(x.grad(loss), -target / x.mass)
+    yield printed(turned(-x.grad(loss), target))
     value = -x.mass * x.mean_loss(loss, x.logp) - BETA * x.mass
     yield same(value, x.objective("URKL")(x.logp))
 
@@ -142,9 +142,9 @@ def what_leaks_without_the_stop_gradient() -> Iterator[Found]:
     """The derivative of the weight times log pi is added, and is zero in no world."""
     shares = []
     for divergence, x in each_divergence():
-        weight, wanted = WEIGHTS[divergence], -x.d_objective(divergence)
+        weight, target = WEIGHTS[divergence], -x.d_objective(divergence)
         leaking = x.mass * x.grad(lambda logp, w, r, weight=weight: -weight(w, r) * logp)  # type: ignore[misc]
-        yield differs(leaking, wanted)
+        yield differs(leaking, target)
         yield from stopped((divergence, x))
-        shares.append(relative(leaking, wanted))
+        shares.append(relative(leaking, target))
     yield numbers(least=min(shares), most=max(shares), cases=len(shares))

@@ -61,11 +61,11 @@ def the_power_of_the_discount_factor_is_missing() -> Iterator[Found]:
     """Each term of the sum needs the factor gamma^t; without it the update is not the gradient of J."""
     shares, mild = [], []
     for problem in longer_trees():
-        update, wanted = _without_the_power(problem, DISCOUNT)
+        update, target = _without_the_power(problem, DISCOUNT)
         powers, to_go = _discounted(problem, DISCOUNT)
-        shares.append(relative(update, wanted))
+        shares.append(relative(update, target))
         yield printed(shares[-1])
-        yield same(token_field(problem, powers * to_go), wanted, "corrected")
+        yield same(token_field(problem, powers * to_go), target, "corrected")
         yield same(*_without_the_power(problem, 1.0), "inside")
         mild.append(relative(*_without_the_power(problem, 0.99)))
     yield numbers(discount=DISCOUNT, least=min(shares), most=max(shares), most_mild=max(mild))
@@ -178,9 +178,9 @@ def the_kl_can_be_put_into_the_reward() -> Iterator[Found]:
         to_go = every_token(problem, problem.rewards) - BETA * sum_from_here(terms(problem).log_ratio)
         yield same(token_field(problem, to_go), regularized_gradient(problem, BETA))
     for problem in sampled_elsewhere():
-        wanted = regularized_gradient(problem, BETA)
-        yield same(average(times_score(shaped(problem, BETA), problem), problem), wanted)
+        target = regularized_gradient(problem, BETA)
+        yield same(average(times_score(shaped(problem, BETA), problem), problem), target)
         of_the_sampler = problem.token_logp(problem.sampled_from).sum(-1) - terms(problem).ref_logp.sum(-1)
         update = average(times_score(problem.rewards - BETA * of_the_sampler, problem), problem)
-        stale.append(relative(update, wanted))
+        stale.append(relative(update, target))
     yield numbers(least=min(stale), most=max(stale), beta=BETA)

@@ -34,10 +34,10 @@ def both_normalizations_turn_the_gradient() -> Iterator[Found]:
     proportional, by_answer = [], []
     by_group: dict[int, list[float]] = {2: [], 3: []}
     for w in (w.one_engine() for w in sampled_trees()):
-        wanted, alike = w.d_reward, w.even
+        target, alike = w.d_reward, w.even
         for size in (2,) if alike else (2, 3):
-            yield same(_group_update(w, size, "nothing"), (1 - 1 / size) * wanted, "inside")
-            own, whole = (turned(_group_update(w, size, x), wanted) for x in ("answer", "group"))
+            yield same(_group_update(w, size, "nothing"), (1 - 1 / size) * target, "inside")
+            own, whole = (turned(_group_update(w, size, x), target) for x in ("answer", "group"))
             proportional.append(alike and own < 1e-9 and whole < 1e-9)
             if not alike:
                 by_answer.append(own)
@@ -85,10 +85,10 @@ def cispo_scores_the_answers_of_its_group() -> Iterator[Found]:
     for w in (w.one_engine() for w in sampled_trees() if w.even):
         p, index = groups(w.problem, 2)
         weight = standardized_or_zero(w.R[index]) / w.lengths[index].sum(-1, keepdim=True)
-        wanted = torch.einsum("g,gi,girv->rv", p, weight, w.s[index])
-        shares.append(relative(_cispo(w, one_answer=True), wanted))
+        target = torch.einsum("g,gi,girv->rv", p, weight, w.s[index])
+        shares.append(relative(_cispo(w, one_answer=True), target))
         yield printed(shares[-1])
-        yield same(_cispo(w, one_answer=False), wanted, "corrected")
+        yield same(_cispo(w, one_answer=False), target, "corrected")
     yield numbers(trees=len(shares), least=min(shares), most=max(shares))
 
 

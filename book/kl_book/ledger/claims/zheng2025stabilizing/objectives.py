@@ -161,8 +161,8 @@ def the_gradient_to_first_order() -> Iterator[Found]:
 
 def _cosine(w: Engines) -> float:
     """Cosine of the token gradient with that of the expected reward."""
-    update, wanted = w.gradient(of_tokens), w.d_reward
-    return float((update * wanted).sum() / (update.norm() * wanted.norm()))
+    update, target = w.gradient(of_tokens), w.d_reward
+    return float((update * target).sum() / (update.norm() * target.norm()))
 
 
 @claim("QW-2.3-improve")

@@ -94,11 +94,11 @@ def minirl_has_the_gradient_of_the_surrogate() -> Iterator[Found]:
     """The advantage leaves the gradient of eq (3) as it is; the mask takes out the clipped tokens."""
     shares = []
     for w in sampled_trees():
-        wanted, update = (w.gradient(objective) for objective in (of_tokens, minirl))
-        yield same(w.gradient(without_the_mask), wanted)
+        target, update = (w.gradient(objective) for objective in (of_tokens, minirl))
+        yield same(w.gradient(without_the_mask), target)
         coefficient = w.ratio * w.advantage[:, None]
-        yield same(update, wanted - w.E(w.tokens((1 - w.open) * coefficient)))
-        shares.append(relative(update, wanted))
+        yield same(update, target - w.E(w.tokens((1 - w.open) * coefficient)))
+        shares.append(relative(update, target))
         # all policies near each other, the older one between the sampler and the target: nothing is clipped
         near = w.towards(NEAR / 2).replace(ref_logits=w.towards(NEAR / 4).problem.logits)
         yield same(near.gradient(minirl), near.gradient(of_tokens))

@@ -125,5 +125,5 @@ window.klVerdict = (() => {
     });
   };
 
-  return { clear, refused, several, unclear, show, picture };
+  return { made, clear, refused, several, unclear, show, picture };
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,6 @@ def test_a_file_takes_the_place_of_a_text_and_a_text_that_of_a_file(
 ) -> None:
     log = EXAMPLES[0]["log"]
     path = tmp_path / "console.log.gz"
-    import gzip
-
     path.write_bytes(gzip.compress(log.encode()))
     data = paste.report(session, base, text="nothing of this", file=path)
     assert data["text"] == by_command_line(tmp_path, log)[0]

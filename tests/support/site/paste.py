@@ -79,7 +79,8 @@ def report(
     session.execute_script(
         "const form = document.querySelector('.kl-paste form');"
         "form.reset();"
-        "for (const [name, value] of Object.entries(arguments[0])) form.elements[name].value = value;",
+        "for (const [name, value] of Object.entries(arguments[0])) form.elements[name].value = value;"
+        "form.querySelector('[type=submit]').scrollIntoView({ block: 'center', behavior: 'instant' });",
         {"log": text, **fields},
     )
     if file is not None:

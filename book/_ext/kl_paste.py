@@ -1,6 +1,7 @@
-"""Paste your loss: the editor in its pages, Python beside them, and links from code in chapters.
+"""Paste your loss, or your log: forms in their pages, Python beside them, and links from code in chapters.
 
-The directive ``{paste-your-loss}`` writes the form; its scripts and style sheets are on those pages alone.
+The directives ``{paste-your-loss}`` and ``{paste-your-log}`` write the forms (`kl_paste.html`); their scripts
+and style sheets are on those pages alone.
 A code cell with the tag ``try``, and a code block of the class ``try``, gets a link that opens the editor
 with that code. Pyodide (`kl_npm`) and the package's own sources (`kl_book.paste.bundle`) are
 copied to ``_python`` in the built pages.
@@ -20,27 +21,36 @@ from typing import Any
 import kl_npm
 import yaml
 from docutils import nodes
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from kl_book.paste.bundle import sources, write_bundle
 from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.divergences import DIVERGENCES
+from kl_companion.monitor.logs.keys import METRICS
 
 HERE = Path(__file__).resolve().parent
-EXAMPLES = HERE / "kl_paste.yml"
+LOSS, LOG = "paste-your-loss", "paste-your-log"
+TEMPLATE = HERE / "kl_paste.html"
+EXAMPLES = {LOSS: HERE / "kl_paste.yml", LOG: HERE / "kl_paste_logs.yml"}
+COMMANDS = {LOSS: "kl-companion audit -", LOG: "kl-companion report LOG"}
+PATIENCE = {LOSS: 20, LOG: 300}  # seconds without a sign of progress, after which Python is stopped
 PAGE = "book/paste"
 FOLDER = "_python"
-PATIENCE = 20  # seconds without a sign of progress, after which a loss is stopped
 STYLES = ("simplex.css", "paste/paste.css")
-SCRIPTS = ("simplex.js", "paste/editor.js", "paste/verdict.js", "paste/paste.js")
+SCRIPTS = {
+    LOSS: ("simplex.js", "paste/python.js", "paste/editor.js", "paste/verdict.js", "paste/paste.js"),
+    LOG: ("paste/python.js", "paste/verdict.js", "paste/log.js"),
+}
 logger = logging.getLogger(__name__)
 
 
-def examples() -> list[dict[str, str]]:
-    """The losses of the menu: ``title``, ``code``, and other fields of the form."""
-    found: list[dict[str, str]] = yaml.safe_load(EXAMPLES.read_text(encoding="utf-8"))
-    return found
+def examples(kind: str = LOSS) -> list[dict[str, str]]:
+    """Return the examples of a form's menu: ``title``, ``code`` or ``log``, and other fields of the form."""
+    entries: list[dict[str, str]] = yaml.safe_load(EXAMPLES[kind].read_text(encoding="utf-8"))
+    return entries
 
 
 def bundle(cache: Path) -> Path:
@@ -88,66 +98,42 @@ def outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: se
     return [page for page, data in env.metadata.items() if "kl_paste" in data] * env.kl_python_changed
 
 
-class PasteYourLoss(SphinxDirective):
-    """``{paste-your-loss}``: the editor, its menu of examples, and the place of the verdict."""
+class PasteForm(SphinxDirective):
+    """``{paste-your-loss}`` or ``{paste-your-log}``: the form, its examples, and the place of the answer."""
 
     def run(self) -> list[nodes.Node]:
-        """The form as raw HTML, which says without scripts what it would need."""
-        self.env.note_dependency(str(EXAMPLES))
-        self.env.metadata.setdefault(self.env.docname, {})["kl_paste"] = True
-        return [nodes.raw("", form(self.env.docname), format="html")]
+        """Return the form as raw HTML, which says without scripts what it would need."""
+        for path in (EXAMPLES[self.name], TEMPLATE):
+            self.env.note_dependency(str(path))
+        self.env.metadata.setdefault(self.env.docname, {})["kl_paste"] = self.name
+        return [nodes.raw("", form(self.name, self.env.docname), format="html")]
 
 
-def form(page: str) -> str:
-    """The form of one page; what is only known when pages are written stands in it as ``@...@``."""
+def form(kind: str, page: str) -> str:
+    """Return the form of one page; ``@...@`` stands for what is only known when pages are written."""
     root = "../" * page.count("/")
-    menu = "".join(
-        f'<option value="{i}">{html.escape(entry["title"])}</option>' for i, entry in enumerate(examples())
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        kind=kind,
+        root=root,
+        there="" if page == PAGE else f"{root}{PAGE}.html",
+        examples=examples(kind),
+        wants=[(name, divergence_words(name)) for name in DIVERGENCES],
+        frameworks=sorted({metric.framework for metric in METRICS}),
+        patience=PATIENCE[kind],
+        command=COMMANDS[kind],
+        data=Markup(json.dumps(examples(kind)).replace("<", "\\u003c")),
     )
-    wants = "".join(f'<option value="{n}">{html.escape(divergence_words(n))}</option>' for n in DIVERGENCES)
-    data = json.dumps(examples()).replace("<", "\\u003c")
-    there = "" if page == PAGE else f"{root}{PAGE}.html"
-    return f"""<div class="kl-paste" data-bytes="@bytes@" data-archive="@archive@"
- data-python="{root}{FOLDER}/" data-worker="{root}_static/paste/worker.js" data-page="{there}"
- data-patience="{PATIENCE}">
-<form hidden autocomplete="off">
-<div class="kl-asked">
-<label>Example <select name="example"><option value="">(your own)</option>{menu}</select></label>
-<label>It should minimize <select name="want"><option value="">(nothing said)</option>{wants}</select></label>
-</div>
-<label class="kl-code" for="kl-code">Your loss: a function, or lines that end in <code>loss = ...</code>
-</label>
-<div class="kl-editor"><pre class="highlight" aria-hidden="true"><code></code></pre>
-<textarea id="kl-code" name="code" spellcheck="false" autocapitalize="off" autocorrect="off"
- wrap="off"></textarea>
-</div>
-<div class="kl-run">
-<button type="submit">What does it minimize?</button>
-<button type="button" data-stop hidden>Stop</button>
-<button type="button" data-link>Copy a link</button> <output></output>
-<details><summary>Names and options</summary><div class="kl-asked">
-<label>Names that it does not know
-<input name="map" placeholder="x_logps=ref_logp" spellcheck="false"></label>
-<label>Options <input name="set" placeholder="beta=0.1, kl_type=k2" spellcheck="false"></label>
-<label>Function, of several <input name="name" placeholder="Trainer.kl_penalty" spellcheck="false"></label>
-</div></details>
-</div>
-</form>
-<noscript><p>The editor needs JavaScript. On your machine: <code>kl-companion audit -</code>.</p></noscript>
-<p class="kl-state" role="status"></p>
-<progress max="1" hidden aria-label="Loading and enumerating"></progress>
-<div id="verdict" class="kl-verdict-of-loss" aria-live="polite" hidden></div>
-<script type="application/json">{data}</script>
-</div>"""
 
 
 def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Scripts and style sheets on the pages that have the form, and the sizes in it."""
-    if not app.env.metadata.get(pagename, {}).get("kl_paste"):
+    kind = app.env.metadata.get(pagename, {}).get("kl_paste")
+    if not kind:
         return
     for name in STYLES:
         app.add_css_file(name)
-    for name in SCRIPTS:
+    for name in SCRIPTS[kind]:
         app.add_js_file(name, priority=620, loading_method="defer")
     size, archive = app.env.kl_python
     body = context.get("body", "")
@@ -193,7 +179,8 @@ def add_links(app: Any, doctree: nodes.document) -> None:
 
 def setup(app: Any) -> dict[str, Any]:
     """Register the directive, and connect the rest to Sphinx's events."""
-    app.add_directive("paste-your-loss", PasteYourLoss)
+    for kind in EXAMPLES:
+        app.add_directive(kind, PasteForm)
     app.connect("builder-inited", copy_python)
     app.connect("env-get-outdated", outdated)
     app.connect("doctree-read", add_links)

@@ -1,8 +1,10 @@
 """Python as the page has it: run with nothing but the archive, as `python -I -S in_page.py ARCHIVE`.
 
-Reads requests from standard input, a line of JSON each, and prints for each the answer and the picture.
+Reads requests from standard input, a line of JSON each, and prints for each the answer and the picture. A
+request with ``log``, bytes in base64, is one for a report, which is printed alone.
 """
 
+import base64
 import json
 import sys
 import tempfile
@@ -17,8 +19,14 @@ if __name__ == "__main__":
 
     start()
     from kl_book.paste.answer import answer, picture
+    from kl_book.paste.log_answer import log_answer
 
     for line in sys.stdin:
+        request = json.loads(line)
+        if "log" in request:
+            data = base64.b64decode(request.pop("log"))
+            print(log_answer(json.dumps(request), memoryview(data)), flush=True)
+            continue
         steps = []
         found = json.loads(answer(line, steps.append))
         drawn = None if "error" in found else json.loads(picture())

@@ -1,8 +1,7 @@
-// Paste your loss: the form, the address, and the thread in which Python answers.
+// Paste your loss: the form, the address, and what Python answers.
 (() => {
   "use strict";
   const FIELDS = ["code", "name", "want", "map", "set"];
-  const MB = 1e6;
 
   // base64url of UTF-8, as in ...#code=...
   const encode = (text) => {
@@ -16,27 +15,12 @@
 
   const setUp = (root) => {
     const form = root.querySelector("form");
-    const [area, bar] = [form.elements.code, root.querySelector("progress")];
-    const [state, verdict] = [root.querySelector(".kl-state"), root.querySelector(".kl-verdict-of-loss")];
-    const [submit, stop] = [root.querySelector("[type=submit]"), root.querySelector("[data-stop]")];
-    const home = new URL(root.dataset.python, document.baseURI).href;
+    const area = form.elements.code;
+    const verdict = root.querySelector(".kl-verdict-of-loss");
     const examples = JSON.parse(root.querySelector("script[type='application/json']").textContent);
     const own = root.dataset.page === "";  // on the page of its own, the address says what stands here
     const editor = window.klEditor.start(area);
-    let [worker, waiting, ready] = [null, 0, false];
 
-    const say = (text) => { state.textContent = text; };
-    const rest = () => {
-      clearTimeout(waiting);
-      [bar.hidden, stop.hidden, submit.disabled] = [true, true, false];
-      root.removeAttribute("aria-busy");
-    };
-    const end = (text) => {
-      worker?.terminate();
-      [worker, ready] = [null, false];
-      rest();
-      say(text);
-    };
     const refuse = (text) => window.klVerdict.refused(verdict, text);
     // What is chosen goes into the field of the form, so that a link holds it too.
     const doubt = (answer) => {
@@ -52,45 +36,14 @@
         run();
       });
     };
-    const patience = () => {  // from one sign of progress to the next
-      const seconds = root.dataset.patience;
-      clearTimeout(waiting);
-      waiting = setTimeout(() => {
-        end("");
-        refuse(`Stopped: nothing came for ${seconds} seconds. A loop in it may never end; if it is only slow, kl-companion audit on your machine waits for it.`);
-      }, 1000 * seconds);
-    };
-
-    const heard = ({ data }) => {
-      if (data.loaded !== undefined && !ready) {
-        bar.value = Math.min(1, data.loaded / root.dataset.bytes);
-        say(`Loading Python: ${(data.loaded / MB).toFixed(1)} of ${(root.dataset.bytes / MB).toFixed(1)} MB`);
-      }
-      if (data.step) {
-        ready = true;
-        bar.removeAttribute("value");
-        say(`Enumerating: ${data.step}`);
-        patience();
-      }
-      if (data.answer?.error) {
-        rest();
-        say("");
-        doubt(data.answer);
-      } else if (data.answer) {
-        say("Drawing");
-        patience();
-        window.klVerdict.show(verdict, data.answer);
-      }
-      if (data.picture) {
-        rest();
-        say("");
-        window.klVerdict.picture(verdict, data.picture);
-      }
-      if (data.failure) {
-        end("");
-        refuse(`Python did not start: ${data.failure}. Reload the page, or run kl-companion audit on your machine.`);
-      }
-    };
+    const python = window.klPython(root, {
+      command: "kl-companion audit",
+      endless: "A loop in it may never end; if it is only slow, kl-companion audit on your machine waits for it.",
+      working: (step) => `Enumerating: ${step}`,
+      hear: (answer) => (answer.error ? doubt(answer) : window.klVerdict.show(verdict, answer)),
+      late: (found) => window.klVerdict.picture(verdict, found),
+      refuse,
+    });
 
     const asked = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value]));
     const address = () => {
@@ -101,25 +54,9 @@
 
     const run = () => {
       window.klVerdict.clear(verdict);
-      if (location.protocol === "file:") {
-        refuse("This page was opened as a file, and browsers let no file start Python. In the folder that holds index.html, run python -m http.server and open http://localhost:8000; or run kl-companion audit on your machine.");
-        return;
-      }
-      if (root.dataset.bytes === "0") {
-        refuse("This copy of the book was built without Python for the browser, because it could not be fetched. On your machine: kl-companion audit.");
-        return;
-      }
+      if (!python.able()) return;
       if (own) history.replaceState(null, "", address());
-      if (!worker) {
-        worker = new Worker(new URL(root.dataset.worker, document.baseURI), { type: "module" });
-        worker.onmessage = heard;
-        worker.onerror = (event) => heard({ data: { failure: event.message || "its file did not load" } });
-      }
-      [bar.hidden, stop.hidden, submit.disabled] = [false, false, true];
-      root.setAttribute("aria-busy", "true");
-      if (ready) patience();
-      else say("Loading Python");
-      worker.postMessage({ home, archive: new URL(root.dataset.archive, home).href, request: asked() });
+      python.ask(asked());
     };
 
     const fill = (values) => {
@@ -138,7 +75,7 @@
         refuse("The address holds no readable code: expected #code= with base64url of UTF-8 text.");
         return;
       }
-      if (worker && submit.disabled) end("");
+      if (python.busy()) python.end("");
       if (given.get("run") === "1") run();
     };
 
@@ -147,13 +84,12 @@
     });
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (!submit.disabled) run();
+      if (!python.busy()) run();
     });
     area.addEventListener("input", () => { form.elements.example.value = ""; });
     area.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
     });
-    stop.addEventListener("click", () => end("Stopped."));
     root.querySelector("[data-link]").addEventListener("click", async () => {
       const page = new URL(root.dataset.page || location.pathname, document.baseURI);
       page.hash = address();

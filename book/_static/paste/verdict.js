@@ -11,7 +11,7 @@ window.klVerdict = (() => {
   const clear = (box) => {
     box.replaceChildren();
     box.hidden = true;
-    for (const name of ["headline", "level", "card", "error"]) delete box.dataset[name];
+    for (const name of Object.keys(box.dataset)) delete box.dataset[name];
   };
 
   const button = (text, act) => {
@@ -125,5 +125,5 @@ window.klVerdict = (() => {
     });
   };
 
-  return { clear, refused, several, unclear, show, picture };
+  return { made, clear, refused, several, unclear, show, picture };
 })();

@@ -1,4 +1,4 @@
-// Python in a thread of its own: it loads when the first loss arrives, and answers one loss after the other.
+// Python in a thread of its own: it loads when the first loss or log arrives, and answers one after the other.
 let ready = null;
 const post = (message) => self.postMessage(message);
 
@@ -36,19 +36,24 @@ import sys
 sys.path.insert(0, "/kl")
 from kl_book.paste.start import start
 start()
-from kl_book.paste.answer import answer, picture
 `);
   return python;
 };
 
-self.onmessage = async ({ data: { home, archive, request } }) => {
+self.onmessage = async ({ data: { home, archive, request, log } }) => {
   try {
     ready ??= load(home, archive);
     const python = await ready;
+    // Imported before the first step, because the page waits only so long from one step to the next.
+    const { answer, picture, log_answer } = python.pyimport(`kl_book.paste.${log ? "log_answer" : "answer"}`);
     post({ step: "reading it" });
-    const answered = python.globals.get("answer")(JSON.stringify(request), (step) => post({ step }));
-    post({ answer: JSON.parse(answered) });
-    if (!JSON.parse(answered).error) post({ picture: JSON.parse(python.globals.get("picture")()) });
+    if (log) {
+      post({ answer: JSON.parse(log_answer(JSON.stringify(request), python.toPy(log))), last: true });
+      return;
+    }
+    const answered = JSON.parse(answer(JSON.stringify(request), (step) => post({ step })));
+    post({ answer: answered, last: Boolean(answered.error) });
+    if (!answered.error) post({ picture: JSON.parse(picture()) });
   } catch (error) {
     ready = null;
     post({ failure: String(error.message || error).trim().split("\n").pop() });

@@ -27,6 +27,28 @@ _MARKS = {"wrong": "✕ ", "attention": "! ", "fine": "· "}
 _HEADINGS = {"wrong": "Wrong", "attention": "Needs attention", "fine": "Also"}
 
 
+class ReportParagraph(NamedTuple):
+    """A text of the report, before its lines are broken.
+
+    Attributes:
+        text: Any length.
+        first: In front of the first line.
+        indent: In front of the other lines.
+        most: Lines at most on a card.
+        style: See `kl_companion.auditing.judgment.card.CardLine`.
+    """
+
+    text: str
+    first: str = ""
+    indent: str = ""
+    most: int = 9
+    style: str = ""
+
+    def lines(self) -> list[CardLine]:
+        """Return the text as lines of a card."""
+        return wrapped(self.text, self.indent, self.first, self.most, self.style)
+
+
 class LogReport(NamedTuple):
     """What follows from a log.
 
@@ -66,19 +88,24 @@ class LogReport(NamedTuple):
             return LEVELS.index(self.level) <= LEVELS.index(condition)
         return any(verdict.topic == condition for verdict in self.verdicts)
 
-    def blocks(self, *, details: bool = False) -> list[CardBlock]:
-        """Return the report as blocks of a card; with `details` what each finding means, too."""
-        blocks = [CardBlock(_head(self.quantities)), CardBlock(_numbers(self.quantities))]
+    def sections(self, *, details: bool = False) -> list[list[ReportParagraph]]:
+        """Return the paragraphs of the report by section; with `details` what each finding means, too."""
+        sections = [_head(self.quantities), _numbers(self.quantities)]
         for level in LEVELS:
             verdicts = [x for x in self.verdicts if x.level == level]
             if verdicts:
-                lines = [CardLine(_HEADINGS[level], _STYLES[level])]
-                lines += chain.from_iterable(_lines(x, details or level != "fine") for x in verdicts)
-                blocks.append(CardBlock(lines))
+                heading = ReportParagraph(_HEADINGS[level], style=_STYLES[level])
+                texts = chain.from_iterable(_paragraphs(x, details or level != "fine") for x in verdicts)
+                sections.append([heading, *texts])
         if self.open:
-            lines = [CardLine("What would decide what is open", "bold")]
-            blocks.append(CardBlock(lines + [y for x in self.open for y in wrapped(x, "    ", "  ? ")]))
-        return blocks
+            heading = ReportParagraph("What would decide what is open", style="bold")
+            sections.append([heading, *(ReportParagraph(x, "  ? ", "    ") for x in self.open)])
+        return sections
+
+    def blocks(self, *, details: bool = False) -> list[CardBlock]:
+        """Return the report as blocks of a card; with `details` what each finding means, too."""
+        sections = self.sections(details=details)
+        return [CardBlock([line for x in section for line in x.lines()]) for section in sections]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, without NaN."""
@@ -140,46 +167,48 @@ def _checks(q: Quantities) -> tuple[Check, ...]:
     )
 
 
-def _lines(verdict: RunVerdict, why: bool) -> list[CardLine]:
-    lines = wrapped(verdict.says, "    ", f"  {_MARKS[verdict.level]}", 12, _STYLES[verdict.level])
-    if why:
-        lines += wrapped(verdict.why, "    ", most=12)
-        lines += wrapped(verdict.todo, "       ", "    -> ")
-    return lines
+def _paragraphs(verdict: RunVerdict, why: bool) -> list[ReportParagraph]:
+    """Return a finding, and with `why` its reason and what to do about it."""
+    says = ReportParagraph(
+        verdict.says, f"  {_MARKS[verdict.level]}", "    ", most=12, style=_STYLES[verdict.level]
+    )
+    reason = ReportParagraph(verdict.why, "    ", "    ", most=12)
+    remedy = ReportParagraph(verdict.todo, "    -> ", "       ")
+    return [says, *(x for x in (reason, remedy) if why and x.text)]
 
 
-def _head(q: Quantities) -> list[CardLine]:
+def _head(q: Quantities) -> list[ReportParagraph]:
     log, rows = q.log, len(q.log.steps)
     where = f"{rows} rows" if rows > 1 else "one row"
     name = "places" if log.counted else "steps"
     where += f", {name} {log.steps[0]:g} to {log.steps[-1]:g}" if rows > 1 else f", step {log.steps[0]:g}"
     counted = " (the log has no steps: they are counted)" if log.counted and rows > 1 else ""
-    lines = [*wrapped(f"{log.form}: {where}{counted}", style="bold")]
     others = [x for x in q.release.others if any(m.framework == x for kl in q.kls for m in kl.metrics)]
     others = [] if q.release.chosen else others
     name = q.release.text + (f", or {' or '.join(others)}" if others else "")
     named = "as set" if q.release.chosen else "by its keys"
-    lines += wrapped(f"{name}, {named}. {_capital(beta_of(q).text)}.", "  ")
-    for note in log.notes:
-        lines += wrapped(note, "  ", style="dim")
-    return lines
+    return [
+        ReportParagraph(f"{log.form}: {where}{counted}", style="bold"),
+        ReportParagraph(f"{name}, {named}. {_capital(beta_of(q).text)}.", "  ", "  "),
+        *(ReportParagraph(note, "  ", "  ", style="dim") for note in log.notes),
+    ]
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:1] != "β" else text
 
 
-def _numbers(q: Quantities) -> list[CardLine]:
+def _numbers(q: Quantities) -> list[ReportParagraph]:
     if not q.kls:
         return []
-    lines = [CardLine("What the numbers are", "bold")]
+    texts = [ReportParagraph("What the numbers are", style="bold")]
     for kl in q.kls[:12]:
         last = next((x for x in reversed(kl.series) if math.isfinite(x)), None)
         value = "no number" if last is None else f"{number(last)} in the last row"
-        lines += wrapped(f"{kl.key}: {describe(kl)}; {value}.", "    ", "  ", 4)
+        texts.append(ReportParagraph(f"{kl.key}: {describe(kl)}; {value}.", "  ", "    ", most=4))
     if len(q.kls) > 12:
-        lines.append(CardLine(f"  and {len(q.kls) - 12} more (--json)"))
-    return lines
+        texts.append(ReportParagraph(f"and {len(q.kls) - 12} more (--json)", "  "))
+    return texts
 
 
 __all__ = ["LogOptions", "LogReport", "describe", "log_report", "metric_lines", "paid"]

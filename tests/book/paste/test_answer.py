@@ -2,10 +2,8 @@
 
 import io
 import json
-import subprocess
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,6 @@ from kl_companion.auditing.reading.sources import pasted_loss
 from kl_companion.cli import main
 from tests.support.verdicts import difference
 
-PROGRAM = Path(__file__).resolve().parents[2] / "support" / "in_page.py"
 K3 = """
 def kl_loss(logps, ref_logps, mask):
     kl = (ref_logps - logps).exp() - (ref_logps - logps) - 1
@@ -118,25 +115,10 @@ TWO = K3 + K3.replace("kl_loss", "other_loss")
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "package.zip"
-    write_bundle(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def answers(archive):
+def answers(ask_page):
     """Of every request, by its name: what the page's Python makes of it."""
     asked = {**SAME, **{n: request for n, (request, _) in REFUSED.items()}, "two": {"code": TWO}}
-    asked["one of two"] = {"code": TWO, "name": "other_loss"}
-    found = subprocess.run(
-        [sys.executable, "-I", "-S", PROGRAM, archive],
-        input="".join(f"{json.dumps(request)}\n" for request in asked.values()),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(zip(asked, map(json.loads, found.stdout.splitlines()), strict=True))
+    return ask_page({**asked, "one of two": {"code": TWO, "name": "other_loss"}})
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -1,4 +1,4 @@
-"""The page that audits a pasted loss, as a test drives it."""
+"""The page that audits a pasted loss, and the one that reports on a pasted log, as tests drive them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 PAGE = "book/paste.html"
+LOG_PAGE = "book/part9_frameworks/03_reading_your_run.html"
 SITE = Path(__file__).resolve().parents[3] / "_build" / "html"
 HOW = "Python for the browser was not fetched: .venv/bin/python book/_ext/kl_npm.py, then make book"
 DATA = "return {...document.querySelector('#verdict').dataset}"
@@ -67,3 +68,22 @@ def ask(session: Any, base: str, code: str, seconds: float = 60, **fields: str) 
     else:
         session.get(there)
     return finished(session, seconds)
+
+
+def report(
+    session: Any, base: str, text: str = "", file: Path | None = None, **fields: str
+) -> dict[str, str]:
+    """Paste a log, or choose a file, and wait for its report: in the page that is open if it is that one."""
+    if session.current_url.partition("#")[0] != f"{base}/{LOG_PAGE}":
+        session.get(f"{base}/{LOG_PAGE}")
+    session.execute_script(
+        "const form = document.querySelector('.kl-paste form');"
+        "form.reset();"
+        "for (const [name, value] of Object.entries(arguments[0])) form.elements[name].value = value;"
+        "form.querySelector('[type=submit]').scrollIntoView({ block: 'center', behavior: 'instant' });",
+        {"log": text, **fields},
+    )
+    if file is not None:
+        session.find_element("css selector", ".kl-paste [name=file]").send_keys(str(file))
+    session.find_element("css selector", ".kl-paste [type=submit]").click()
+    return finished(session)

@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
 
 CLAIMS: dict[str, Claim] = {}
-_WORDS: dict[str, Callable[[], dict[str, Any]]] = {}
+WORDS: dict[str, Callable[[], dict[str, Any]]] = {}
 
 
 def claim(*ids: str, over: Worlds | None = None) -> Callable[[Check], Check]:
@@ -91,7 +91,7 @@ def words(*ids: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], di
     """Register a function that returns the numbers of a worked example for the gaps in the words of rows."""
 
     def decorate(numbers: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-        _WORDS.update(dict.fromkeys(ids, numbers))
+        WORDS.update(dict.fromkeys(ids, numbers))
         return numbers
 
     return decorate
@@ -111,7 +111,7 @@ def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evid
 
 def _example(row: Row) -> dict[str, Any]:
     """Of the numbers of a row's worked example, which other rows may share, those that it has gaps for."""
-    if row.id not in _WORDS:
+    if row.id not in WORDS:
         return {}
     texts = "".join(getattr(row, name) for name in TEXTS)
-    return {name: x for name, x in _WORDS[row.id]().items() if re.search(rf"{{{{{name}[:}}]", texts)}
+    return {name: x for name, x in WORDS[row.id]().items() if re.search(rf"{{{{{name}[:}}]", texts)}

@@ -107,7 +107,7 @@ class Source(NamedTuple):
 READINGS: dict[str, Source] = {
     key: Source(**entry)
     for key, entry in yaml.load(
-        files("kl_book.ledger.claims").joinpath("rows/sources.yml").read_bytes(), yaml.CBaseLoader
+        files("kl_book.ledger.claims").joinpath("sources.yml").read_bytes(), yaml.CBaseLoader
     ).items()
 }
 SOURCES = tuple(READINGS)

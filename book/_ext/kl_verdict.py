@@ -40,9 +40,7 @@ class Verdict(SphinxRole):
             message = self.inliner.reporter.error(f"the ledger has no row {id!r}", line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
         folder = "../" * self.env.docname.count("/") + LEDGER
-        link = nodes.reference(
-            "", "", internal=True, refuri=address(id, folder), classes=["kl-verdict-link"]
-        )
+        link = nodes.reference("", "", internal=True, refuri=address(id, folder), classes=["kl-verdict-link"])
         link += nodes.emphasis("", IN_TEXT.get(verdicts()[id], verdicts()[id]))
         return [link], []
 

@@ -51,7 +51,7 @@ def imported(source):
 
 def floor(name):
     """0 for the ground and what it stands on, 1 for the checks of a source, 2 for the pages."""
-    if name in BELOW or name.startswith(f"{ROOM}.ground."):
+    if name in BELOW or name.startswith((f"{ROOM}.ground.", f"{ROOM}.rows.")):
         return 0
     return 1 if name.split(".")[3] in SOURCES else 2
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from kl_book.ledger.claims.comparisons import Comparison, Found
+from kl_book.ledger.claims.comparisons import Found, Shortfall
 from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.rows import TEXTS, Row, register
 
@@ -42,10 +42,8 @@ class Claim(NamedTuple):
         errors: dict[str, float] = {}
         numbers: dict[str, Any] = {}
         for part in [self.generator()] if self.over is None else map(self.generator, self.over()):
-            if isinstance(part, Evidence):
-                return part
             for one in part:
-                if isinstance(one, Comparison):
+                if isinstance(one, Shortfall):
                     error = math.inf if math.isnan(one.error) else float(one.error)
                     errors[one.form] = max(errors.get(one.form, 0.0), error)
                 else:

@@ -6,8 +6,7 @@ met.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -19,81 +18,70 @@ Form = Literal["printed", "corrected", "inside"]
 Number = torch.Tensor | float
 
 
-class Comparison(NamedTuple):
+class Shortfall(NamedTuple):
     """By how much one form of a statement fails in one case; 0 where it holds."""
 
     form: Form
     error: float
 
 
-class Numbers(NamedTuple):
+class GapNumbers(NamedTuple):
     """Numbers, or words that depend on them, for the gaps in the words of a row."""
 
     of: dict[str, Any]
 
 
-Found = Comparison | Numbers
+Found = Shortfall | GapNumbers
 
 
-def printed(error: float) -> Comparison:
+def printed(error: float) -> Shortfall:
     """The statement as it is printed fails by ``error``."""
-    return Comparison("printed", error)
+    return Shortfall("printed", error)
 
 
-def corrected(error: float) -> Comparison:
+def corrected(error: float) -> Shortfall:
     """Its corrected form fails by ``error``."""
-    return Comparison("corrected", error)
+    return Shortfall("corrected", error)
 
 
-def inside(error: float) -> Comparison:
+def inside(error: float) -> Shortfall:
     """Where its condition is met, the printed statement fails by ``error``, and so it does as printed."""
-    return Comparison("inside", error)
+    return Shortfall("inside", error)
 
 
-def regardless(error: float) -> tuple[Comparison, Comparison]:
+def regardless(error: float) -> tuple[Shortfall, Shortfall]:
     """The printed statement fails by ``error``, and so it does where its condition is met."""
     return printed(error), inside(error)
 
 
 def same(
     a: Number, b: Number, form: Form = "printed", by: Callable[[Any, Any], float] = errors.apart
-) -> Comparison:
+) -> Shortfall:
     """Two numbers or tensors are equal; the error is ``by(a, b)``, by default the largest difference."""
-    return Comparison(form, by(a, b))
+    return Shortfall(form, by(a, b))
 
 
-def differs(a: Number, b: Number, form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+def differs(a: Number, b: Number, form: Form = "printed", by: float = errors.STRICT) -> Shortfall:
     """Two numbers or tensors differ by at least ``by``."""
-    return Comparison(form, errors.differs(a, b, by))
+    return Shortfall(form, errors.differs(a, b, by))
 
 
-def less(a: float, b: float, form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+def less(a: float, b: float, form: Form = "printed", by: float = errors.STRICT) -> Shortfall:
     """``a`` is less than ``b`` by at least ``by``."""
-    return Comparison(form, errors.less(a, b, by))
+    return Shortfall(form, errors.less(a, b, by))
 
 
-def at_most(a: Number, b: Number, form: Form = "printed") -> Comparison:
+def at_most(a: Number, b: Number, form: Form = "printed") -> Shortfall:
     """No entry of ``a`` is above that of ``b``; the error is the largest excess."""
     excess = torch.as_tensor(a, dtype=torch.float64) - torch.as_tensor(b, dtype=torch.float64)
-    return Comparison(form, errors.violation(float(excess.max())))
+    return Shortfall(form, errors.violation(float(excess.max())))
 
 
-def rises(values: Sequence[float], form: Form = "printed", by: float = errors.STRICT) -> Comparison:
+def rises(values: Sequence[float], form: Form = "printed", by: float = errors.STRICT) -> Shortfall:
     """Each of several numbers is less than the next by at least ``by``."""
-    return Comparison(form, errors.worst(errors.less(a, b, by) for a, b in pairwise(values)))
+    return Shortfall(form, errors.worst(errors.less(a, b, by) for a, b in pairwise(values)))
 
 
-def numbers(**of: Any) -> Numbers:
+def numbers(**of: Any) -> GapNumbers:
     """What the gaps in the words of the row are filled with."""
-    return Numbers(of)
-
-
-def each_form(
-    printed: float = math.inf, corrected: float | None = None, inside: float | None = None, **of: Any
-) -> Iterator[Found]:
-    """Errors of the forms of a statement, and numbers for its words."""
-    given = {"printed": printed, "corrected": corrected, "inside": inside}
-    for form, error in given.items():
-        if error is not None:
-            yield Comparison(form, error)  # type: ignore[arg-type]
-    yield Numbers(of)
+    return GapNumbers(of)

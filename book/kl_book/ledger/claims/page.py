@@ -17,7 +17,7 @@ from kl_companion.checks import unknown_name
 COLUMNS = ("id", "source", "verdict", "chapter")
 
 
-class Statements(NamedTuple):
+class ChapterStatements(NamedTuple):
     """The rows of a chapter, in the order of the sources: the columns `COLUMNS` of the table, as texts."""
 
     chapter: str
@@ -44,7 +44,7 @@ class Statements(NamedTuple):
         return f'<p class="kl-claims">{escape(str(self))} {link}.</p>'
 
 
-def source_statements(chapter: str) -> Statements:
+def source_statements(chapter: str) -> ChapterStatements:
     """The statements that a chapter treats, with the verdicts of the table `claims`.
 
     Args:
@@ -58,4 +58,4 @@ def source_statements(chapter: str) -> Statements:
     rows = tuple(row for row in every if row["chapter"] == chapter)
     if not chapter or not rows:
         raise unknown_name("chapter", chapter, sorted({row["chapter"] for row in every} - {""}))
-    return Statements(chapter, rows)
+    return ChapterStatements(chapter, rows)

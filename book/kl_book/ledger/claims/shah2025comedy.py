@@ -11,7 +11,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, 
 from kl_book.ledger.claims.ground import learning, sequences
 from kl_book.ledger.claims.ground.errors import apart, relative, worst
 from kl_book.ledger.claims.ground.sums import reverse_kl
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import arms, bandits, sampled_elsewhere, trees, worlds
 from kl_companion.tabular import learn
 from kl_companion.theory.optima import optimal_policy
@@ -52,7 +52,7 @@ def log_ratio_in_the_reward_is_unbiased() -> Iterator[Found]:
 
 
 @claim("SH-K1-path", over=each(worlds))
-def path_of_the_log_ratio_is_zero(w: World) -> Iterator[Found]:
+def path_of_the_log_ratio_is_zero(w: Enumeration) -> Iterator[Found]:
     """E[grad k1] = 0."""
     yield same(w.grad("k1"), 0.0)
 
@@ -67,7 +67,7 @@ def reduced_value_is_wrong_in_both_places() -> Iterator[Found]:
 
 
 @claim("SH-eq6", over=each(worlds))
-def two_parts_of_a_gradient(w: World) -> Iterator[Found]:
+def two_parts_of_a_gradient(w: Enumeration) -> Iterator[Found]:
     """grad E[k] = E[s k] + E[grad k]: the reward computes the first part, the loss the second."""
     for k in ("k1", "k2", "k3"):
         yield same(w.E(w.in_reward(k)) + w.grad(k), w.d_square if k == "k2" else w.d_kl)
@@ -83,7 +83,7 @@ def the_table_of_configurations() -> Iterator[Found]:
         yield numbers(**{name: "unbiased" if e < 1e-9 else "biased" for name, e in placed.items()})
 
 
-def _clipped(advantage: torch.Tensor, w: World, low: float = 0.8, high: float = 1.28) -> torch.Tensor:
+def _clipped(advantage: torch.Tensor, w: Enumeration, low: float = 0.8, high: float = 1.28) -> torch.Tensor:
     """Expected update with PPO's clip: samples whose ratio has gone far enough drop out."""
     blocked = ((advantage > 0) & (w.rho > high)) | ((advantage < 0) & (w.rho < low))
     return w.E(w.times_score(advantage * ~blocked))
@@ -112,7 +112,7 @@ def a_wrong_gradient_can_be_unstable() -> Iterator[Found]:
     yield numbers(**learning.training_numbers("k3"))
 
 
-def _frontier(w: World) -> tuple[float, float]:
+def _frontier(w: Enumeration) -> tuple[float, float]:
     """Reward at equal KL(pi || pi_ref): of the optimum of reverse KL, and of that of forward KL."""
     ref_logp, r = w.t.ref_logp[:, 0], w.R
     other = optimal_policy(r, ref_logp, "forward_kl", 0.5).logp
@@ -128,7 +128,7 @@ def right_gradients_perform_better() -> Iterator[Found]:
     yield numbers(bandits=len(lacks), behind=len(behind), most=max(behind, default=0.0))
 
 
-def _second_moment(w: World, beta: float) -> float:
+def _second_moment(w: Enumeration, beta: float) -> float:
     """E[rho^2] of the regularized optimum on samples of the reference, 1 where the two are equal."""
     ref_logp = w.t.ref_logp[:, 0]
     logp = optimal_policy(w.R, ref_logp, "reverse_kl", beta).logp

@@ -14,7 +14,7 @@ from kl_book.ledger.claims.ground.errors import apart, hedged, relative
 from kl_book.ledger.claims.ground.learning import lower_mean
 from kl_book.ledger.claims.ground.sequences import sequence_gradients, sum_from_here
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
-from kl_book.ledger.claims.ground.world import SMALL, World, each
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each
 from kl_book.ledger.claims.ground.worlds import arms, hedge_trees, trees, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import learn
@@ -35,7 +35,7 @@ def first_misuse_differentiates_an_estimate() -> Iterator[Found]:
     yield numbers(right=sum(right), worlds=len(worlds()))
 
 
-def _last_token_only(w: World) -> torch.Tensor:
+def _last_token_only(w: Enumeration) -> torch.Tensor:
     """Expected gradient of the squared log-ratio of the last token of every sequence alone."""
     last = torch.nn.functional.one_hot(w.problem.completion_mask.sum(-1).long() - 1, w.t.logp.shape[1])
     return w.E(w.tokens(w.t.log_ratio * last))
@@ -56,7 +56,7 @@ def second_misuse_takes_the_final_token_only() -> Iterator[Found]:
 
 
 @claim("AI-derivation", over=each(trees))
-def unbiased_gradient_of_sequences(w: World) -> Iterator[Found]:
+def unbiased_gradient_of_sequences(w: Enumeration) -> Iterator[Found]:
     """The note's eq (7), and the same without its terms of mean zero: both have the KL's gradient."""
     yield same(w.E(sequence_gradients(w.problem)), w.d_kl)
     yield same(w.E(w.cumulative()), w.d_kl)
@@ -69,7 +69,7 @@ def _objective(
 
 
 @claim("AI-paradigm", over=each(trees))
-def right_gradient_in_the_usual_loop(w: World) -> Iterator[Found]:
+def right_gradient_in_the_usual_loop(w: Enumeration) -> Iterator[Found]:
     """As a loss, sg(log-ratios from here on) log pi, sample by sample; in the reward, on average."""
     leaf, beta = w.t.logp.clone().requires_grad_(), 0.3
     loss = sum_from_here(leaf - w.t.ref_logp).detach() * leaf * w.problem.completion_mask
@@ -127,7 +127,7 @@ def differentiated_estimates_are_wrong_as_a_rule() -> Iterator[Found]:
 
 
 @claim("AI-abstract-partial", over=each(trees))
-def a_part_of_the_gradient_at_best(w: World) -> Iterator[Found]:
+def a_part_of_the_gradient_at_best(w: Enumeration) -> Iterator[Found]:
     """Per token, k2 has the part that holds the prefixes fixed, k1 nothing, k3 neither part nor whole."""
     yield same(w.grad("k2", per_token=True), w.partial())
     yield differs(w.partial(), w.d_kl)

@@ -22,7 +22,7 @@ from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.updates import binary, graded_trees, population_mean, regularized
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 
@@ -32,7 +32,7 @@ BETA, TAU = 0.04, 1e-3
 OTHERS = SIZE - 1
 
 
-def _example() -> World:
+def _example() -> Enumeration:
     """Appendix G: 16 answers of one token, policy 0.4 and 0.6/15, reference 0.2 and 0.8/15."""
     return two([0.4, *[0.6 / OTHERS] * OTHERS], [0.2, *[0.8 / OTHERS] * OTHERS])
 
@@ -198,6 +198,6 @@ def the_weak_pair_under_calibration() -> Iterator[Found]:
 
 
 @claim("ZCPO-H-identity", over=each(bandits))
-def mean_log_ratio_of_the_samplers_tokens(w: World) -> Iterator[Found]:
+def mean_log_ratio_of_the_samplers_tokens(w: Enumeration) -> Iterator[Found]:
     """For tokens of the sampler itself the log-ratio has the KL there as its mean."""
     yield same(w.E(w.l), w.kl)

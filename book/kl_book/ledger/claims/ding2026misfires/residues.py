@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.groups import groups
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, terms
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, trees, worlds
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem, prefix_tree
@@ -176,7 +176,7 @@ def the_mean_does_not_grow_with_the_length(problem: Problem) -> Iterator[Found]:
 
 
 @claim("ZCPO-F4-stop", over=each(_ending))
-def a_kl_loss_moves_the_length_at_the_stop(w: World) -> Iterator[Found]:
+def a_kl_loss_moves_the_length_at_the_stop(w: Enumeration) -> Iterator[Found]:
     """A step against the KL of the tokens that end an answer changes the expected length."""
     ends = (w.problem.sequences == 0).double() * w.problem.completion_mask
     step = -w.E(w.tokens(k3_slopes(w.problem) * ends))
@@ -185,19 +185,19 @@ def a_kl_loss_moves_the_length_at_the_stop(w: World) -> Iterator[Found]:
     yield differs((step * by_score).sum(), 0.0)
 
 
-def _cost(w: World, logp: torch.Tensor, extra: float) -> torch.Tensor:
+def _cost(w: Enumeration, logp: torch.Tensor, extra: float) -> torch.Tensor:
     """k3 plus a constant of every token, [count, length]."""
     return (get_estimator("k3").fn(logp, w.t.ref_logp) + extra) * w.problem.completion_mask
 
 
-def _in_the_loss(w: World, extra: float) -> torch.Tensor:
+def _in_the_loss(w: Enumeration, extra: float) -> torch.Tensor:
     """Mean gradient of sum_t (k3_t + extra), differentiated token by token, [rows, vocab]."""
     leaf = w.t.logp.clone().requires_grad_()
     (slopes,) = torch.autograd.grad(_cost(w, leaf, extra).sum(), leaf)
     return w.E(w.tokens(slopes))
 
 
-def _in_the_reward(w: World, extra: float) -> torch.Tensor:
+def _in_the_reward(w: Enumeration, extra: float) -> torch.Tensor:
     """E[score times sum_t (k3_t + extra)]: the same sum in the reward, [rows, vocab]."""
     return w.Es(_cost(w, w.t.logp, extra).sum(-1))
 

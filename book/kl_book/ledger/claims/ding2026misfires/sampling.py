@@ -21,7 +21,7 @@ from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import kl_gradient, log_ratio, variance
 from kl_book.ledger.claims.ground.updates import binary, graded_trees
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 
@@ -29,7 +29,7 @@ BETA = 4.0  # that of the source's main run
 
 
 @claim("ZCPO-F7", over=each(bandits))
-def centering_leaves_the_noise(w: World) -> Iterator[Found]:
+def centering_leaves_the_noise(w: Enumeration) -> Iterator[Found]:
     """Var(Delta_i - mean Delta) = (1 - 1/G) Var(Delta), above 0, and all answers have one exact KL."""
     for n in (2, 3):
         p, index = groups(w.problem, n)
@@ -70,7 +70,7 @@ def exact_and_sampled_coefficients_have_other_updates() -> Iterator[Found]:
     for problem in graded_trees():
         by_exact, by_sample = (_added(problem, x(problem)) for x in (mean_drift, mean_log_ratio))
         yield differs(by_exact, by_sample)
-        w, whole = World(problem), -BETA * kl_gradient(problem)
+        w, whole = Enumeration(problem), -BETA * kl_gradient(problem)
         yield same(-BETA * w.Es(w.l), whole)
         turns += [turned(added, whole) for added in (by_exact, by_sample)]
     yield less(0.0, min(turns))
@@ -78,7 +78,7 @@ def exact_and_sampled_coefficients_have_other_updates() -> Iterator[Found]:
 
 
 @claim("ZCPO-5-F7scale", over=each(bandits))
-def the_spread_of_k1_near_the_reference(w: World) -> Iterator[Found]:
+def the_spread_of_k1_near_the_reference(w: Enumeration) -> Iterator[Found]:
     """Var(k1) = 2 KL to leading order: the ratio tends to 1 as the policy nears the reference."""
     nearer = [w.near(bound) for bound in (0.00125, 0.005, 0.02)]
     gaps = [abs(x.var(x.l) / (2 * x.kl) - 1) for x in nearer]

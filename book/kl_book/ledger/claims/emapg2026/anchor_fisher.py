@@ -13,7 +13,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, inside, numbers, p
 from kl_book.ledger.claims.ground.anchors import Rates, ema_step, falls_as_power, fisher, normal, with_lag
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.sums import exact, field, mean, reverse_kl, terms
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies, worlds
 from kl_companion.tabular import Problem
 
@@ -54,7 +54,7 @@ def of_step(behind: Problem, lag: torch.Tensor, matrix: torch.Tensor) -> float:
 
 
 @claim("EMA-eq3+fisher", over=each(lambda: (*bandits()[:8:3], *trees()[:3])))
-def local_sensitivity(w: World) -> Iterator[Found]:
+def local_sensitivity(w: Enumeration) -> Iterator[Found]:
     """E[s s^T] is the covariance of the score, and the Hessian of the KL in either argument."""
     here = w.problem.token_logp(w.problem.logits).sum(-1)
 
@@ -116,13 +116,13 @@ def _trust_region(problem: Problem) -> Iterator[Found]:
 
 
 @claim("EMA-eq3", over=each(worlds))
-def kl_is_locally_quadratic(w: World) -> Iterator[Found]:
+def kl_is_locally_quadratic(w: Enumeration) -> Iterator[Found]:
     """What the quadratic form leaves falls by a thousand when delta shrinks to a tenth."""
     yield printed(falls(w.problem, 3, of_value))
 
 
 @claim("EMA-eq3+gradient", over=each(worlds))
-def gradient_of_the_kl_near_its_minimum(w: World) -> Iterator[Found]:
+def gradient_of_the_kl_near_its_minimum(w: Enumeration) -> Iterator[Found]:
     """grad KL - F (theta - theta') falls by a hundred; for one softmax there is no remainder at all."""
     yield printed(falls(w.problem, 2, of_gradient))
     far = with_lag(w.problem, 3 * directions(w.problem)[0])
@@ -177,14 +177,14 @@ def estimate_of_the_bound() -> Iterator[Found]:
 
 
 @claim("EMA-eq29-32", over=each(worlds))
-def update_near_the_anchor(w: World) -> Iterator[Found]:
+def update_near_the_anchor(w: Enumeration) -> Iterator[Found]:
     """delta^T F delta / 2 and F delta against KL and gradient; the step is right to second order."""
     for left, order in ((of_value, 3), (of_gradient, 2), (of_step, 2)):
         yield printed(falls(w.problem, order, left))
 
 
 @claim("EMA-eq29-32+empirical", over=each(worlds))
-def fisher_of_samples(w: World) -> Iterator[Found]:
+def fisher_of_samples(w: Enumeration) -> Iterator[Found]:
     """The quadratic form needs the mean over the policy's own responses, not over some sample."""
     score = w.s.flatten(1)
     yield same(w.E(score[:, :, None] * score[:, None, :]), fisher(w.problem), "inside")

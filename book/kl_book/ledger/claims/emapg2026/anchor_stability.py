@@ -12,8 +12,16 @@ import torch
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, corrected, inside, numbers, printed, same
 from kl_book.ledger.claims.ground import anchors
-from kl_book.ledger.claims.ground.anchors import Rates, Step, Walks, all_walks, ema_cycle, ema_step, times
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.anchors import (
+    AnchorStep,
+    Rates,
+    Walks,
+    all_walks,
+    ema_cycle,
+    ema_step,
+    times,
+)
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, worlds
 
 LENGTHS = (1, 2, 7)
@@ -22,7 +30,7 @@ close = partial(same, by=anchors.apart_by_size)
 
 
 @claim("EMA-eq4-6", "EMA-lemC.1", over=anchors.changing_steps)
-def joint_map_of_policy_and_lag(x: Step) -> Iterator[Found]:
+def joint_map_of_policy_and_lag(x: AnchorStep) -> Iterator[Found]:
     """The block matrix of eq (6), eqs (33) to (36): another matrix and gradient at every step."""
     (eta, alpha, beta), (theta, anchor), (new, moved) = x.by, x.before, x.after
     lag, unit = theta - anchor, torch.eye(6, dtype=torch.float64)
@@ -36,7 +44,7 @@ def joint_map_of_policy_and_lag(x: Step) -> Iterator[Found]:
 
 
 @claim("EMA-eq4-6+g", over=each(worlds))
-def policy_gradient_of_one_sample(w: World) -> Iterator[Found]:
+def policy_gradient_of_one_sample(w: Enumeration) -> Iterator[Found]:
     """R times the score is one sample's gradient; its mean is that of the expected reward."""
     yield same(w.Es(w.R), w.d_reward)
 

@@ -14,7 +14,7 @@ from kl_book.ledger.claims.ground.errors import hedged
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3, k3_plus_plus, k5
 from kl_book.ledger.claims.ground.positions import SMALLEST_BIAS, baseline_of_one, every_position, moments
 from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
 
 RARE = two_policies((0.9, 0.1), (0.99, 0.01))
@@ -32,13 +32,13 @@ def _functions(vocab: int) -> list[Estimate]:
     ]
 
 
-def _whole_gradient(f: Estimate, w: World) -> torch.Tensor:
+def _whole_gradient(f: Estimate, w: Enumeration) -> torch.Tensor:
     """Gradient of sum_j pi(j) f(j, theta), the sum differentiated as it stands, [rows, vocab]."""
     return exact(lambda a, b: (a.exp() * f(a, b)).sum(), w.problem)[1]
 
 
 @claim("EMA-eq75", over=each(every_position))
-def gradient_of_an_expectation_has_two_terms(w: World) -> Iterator[Found]:
+def gradient_of_an_expectation_has_two_terms(w: Enumeration) -> Iterator[Found]:
     """grad E[f] = E[f s + grad f] for any f(token, theta), and E[grad f] alone is another vector."""
     for f in _functions(len(w.p)):
         x, g = positions.sampled_values_and_gradients(f, w.problem)
@@ -49,7 +49,7 @@ def gradient_of_an_expectation_has_two_terms(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq76-79", over=each(positions.positions))
-def values_of_the_three(w: World) -> Iterator[Found]:
+def values_of_the_three(w: Enumeration) -> Iterator[Found]:
     """E[K1] = E[K3] = KL, E[w] = 1, and E[K2] is another number."""
     yield same(w.E(ref_ratio(w.problem)), 1.0)
     yield same(w.E(w.value(k1)), w.kl)
@@ -58,21 +58,21 @@ def values_of_the_three(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-E2-K1", over=each(every_position))
-def differentiated_k1(w: World) -> Iterator[Found]:
+def differentiated_k1(w: Enumeration) -> Iterator[Found]:
     """Per sample the score, on average zero."""
     yield same(w.slope(k1), w.s)
     yield same(moments(k1, w.problem)[1], 0.0)
 
 
 @claim("EMA-eq80", over=each(every_position))
-def differentiated_k2(w: World) -> Iterator[Found]:
+def differentiated_k2(w: Enumeration) -> Iterator[Found]:
     """Per sample the log-ratio times the score, on average the gradient of the KL."""
     yield same(w.slope(k2), w.vanilla())
     yield same(moments(k2, w.problem)[1], w.d_kl)
 
 
 @claim("EMA-eq81", over=each(every_position))
-def differentiated_k3(w: World) -> Iterator[Found]:
+def differentiated_k3(w: Enumeration) -> Iterator[Found]:
     """Per sample (1 - w) s, on average the gradient of the forward KL and not of the reverse."""
     ratio, gradient = ref_ratio(w.problem), moments(k3, w.problem)[1]
     yield same(w.slope(lambda a, b: (b - a).exp()), w.times_score(-ratio))
@@ -84,7 +84,7 @@ def differentiated_k3(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq83", over=each(every_position))
-def the_ratio_restores_the_missing_term(w: World) -> Iterator[Found]:
+def the_ratio_restores_the_missing_term(w: Enumeration) -> Iterator[Found]:
     """E[grad(r f)] = grad E[f] for any f(token, theta)."""
     for f in _functions(len(w.p)):
 
@@ -95,7 +95,7 @@ def the_ratio_restores_the_missing_term(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq84-86", "EMA-eq87-91", over=each(every_position))
-def k3_plus_plus_by_the_trick(w: World) -> Iterator[Found]:
+def k3_plus_plus_by_the_trick(w: Enumeration) -> Iterator[Found]:
     """The value of K3, the KL's gradient on average; per sample (l + w - 1) s + (1 - w) s = l s."""
     slope, ratio = w.slope(k3_plus_plus), ref_ratio(w.problem)
     yield printed(positions.bias_of_value_and_gradient(k3_plus_plus, w.problem))
@@ -107,7 +107,7 @@ def k3_plus_plus_by_the_trick(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq96-98", over=each(every_position))
-def forms_of_the_forward_gradient(w: World) -> Iterator[Found]:
+def forms_of_the_forward_gradient(w: Enumeration) -> Iterator[Found]:
     """-sum pi_ref s = -E[w s] = E[(1 - w) s], and it is the gradient of the forward KL."""
     ratio = ref_ratio(w.problem)
     yield same(-mean(w.ref, w.s), w.d_forward)

@@ -21,7 +21,7 @@ from kl_book.ledger.claims.ground.positions import importance_weighted, moments
 from kl_book.ledger.claims.ground.rollouts import SIZES, expected_sum, group, rollouts, two_answers
 from kl_book.ledger.claims.ground.sequences import loss_gradient, partial_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.sums import exact, field, terms
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, trees
 from kl_companion.tabular import Problem, prefix_tree
 
@@ -51,7 +51,7 @@ def surrogate(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return torch.minimum(s * a, s.clamp(1 - LOW, 1 + HIGH) * a)
 
 
-def by_scores(weight: torch.Tensor, w: World) -> torch.Tensor:
+def by_scores(weight: torch.Tensor, w: Enumeration) -> torch.Tensor:
     """E[sum_n weight_n A grad log pi_n], [rows, vocab]; ``weight`` is [count, length]."""
     return w.E(w.tokens(weight * advantages(w.problem)))
 
@@ -62,7 +62,7 @@ def by_ppo(problem: Problem) -> torch.Tensor:
 
 
 @claim("EMA-appA-ysample", over=each(rollouts))
-def samples_of_the_old_policy(w: World) -> Iterator[Found]:
+def samples_of_the_old_policy(w: Enumeration) -> Iterator[Found]:
     """log pi is no distribution; under pi the gradient of J is that of E[R]."""
     logp = w.t.logp.sum(-1)
     yield same(logp.sum(), 1.0)
@@ -125,7 +125,7 @@ def _misfit(problem: Problem, strength: float) -> float:
 
 
 @claim("EMA-appA-norm", over=each(rollouts, trees))
-def one_is_averaged_the_other_summed(w: World) -> Iterator[Found]:
+def one_is_averaged_the_other_summed(w: Enumeration) -> Iterator[Found]:
     """With J averaged over L tokens and KL summed, the coefficient is beta L; both summed it is beta."""
     lengths, kl = w.problem.completion_mask.sum(-1), BETA * w.partial()
     form: Form = "printed" if lengths.max() > 1 else "inside"
@@ -145,7 +145,7 @@ def answers_of_two_tokens() -> dict[str, Any]:
 
 
 @claim("EMA-appA-groupmean", over=each(rollouts))
-def moments_of_the_group(w: World) -> Iterator[Found]:
+def moments_of_the_group(w: Enumeration) -> Iterator[Found]:
     """E[V] = E[R], E[std^2] = Var R, and the gradient with A = R - V is 1 - 1/N of that of E[R]."""
     for size in SIZES:
         g = group(w.problem, size)
@@ -156,7 +156,7 @@ def moments_of_the_group(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-alg3+group", over=each(rollouts))
-def advantages_of_a_prompt(w: World) -> Iterator[Found]:
+def advantages_of_a_prompt(w: Enumeration) -> Iterator[Found]:
     """From N = 2 on the gradient with A = R - V is that of E[R], up to the factor 1 - 1/N."""
     for size in SIZES:
         g = group(w.problem, size)
@@ -171,7 +171,7 @@ def advantage_of_a_single_answer() -> dict[str, Any]:
 
 
 @claim("EMA-appA-groupmean+std", over=each(rollouts))
-def division_by_the_spread(w: World) -> Iterator[Found]:
+def division_by_the_spread(w: Enumeration) -> Iterator[Found]:
     """At N = 2 the gradient is that of the win rate against itself; only groups of equal rewards have 0/0."""
     beats = (w.R[:, None] - w.R).sign()
 
@@ -203,7 +203,7 @@ J: dict[str, Weights] = {
 
 
 @claim("EMA-appA-mask+orthogonal", over=each(rollouts, one_token_elsewhere))
-def any_base_algorithm(w: World) -> Iterator[Found]:
+def any_base_algorithm(w: Enumeration) -> Iterator[Found]:
     """Whatever J is, the KL term adds beta grad KL to the expected gradient of -J."""
     beta, one_token = 0.3, w.problem.rows.shape[1] == 1
     kl = w.d_kl if one_token else w.partial()
@@ -231,11 +231,11 @@ def normalization_over_the_batch() -> Iterator[Found]:
     for (problem, g), which, x in zip(prompts, drawn, centered.split(2, dim=-1), strict=True):
         weight = torch.where(flat[:, None], 0.0, x) / 2
         update = torch.einsum("g,gi,girv->rv", chance, weight, terms(problem).score[g.drawn[which]])
-        yield same(update, World(problem).d_reward / 2)
+        yield same(update, Enumeration(problem).d_reward / 2)
 
 
 @claim("EMA-appB-global+clip", over=each(one_token_elsewhere))
-def a_clip_to_one(w: World) -> Iterator[Found]:
+def a_clip_to_one(w: Enumeration) -> Iterator[Found]:
     """clip(s, 1, 1) = 1: the sampled KL with it is the sampled KL without a weight, and biased alike."""
     for estimate in (k4, k5):
         value, gradient = moments(importance_weighted(estimate, w.problem, (1.0, 1.0)), w.problem)

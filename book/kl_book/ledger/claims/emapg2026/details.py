@@ -18,7 +18,7 @@ from kl_book.ledger.claims.ground.top_k import (
     of_the_reference,
     of_the_sampler,
 )
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 
 PRINTED = WrittenSplit(REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
@@ -26,7 +26,7 @@ decisions = each(*bandits()[:6], *sampled_elsewhere()[:6])
 
 
 @claim("EMA-appA-sign", over=decisions)
-def sampled_part_of_the_reverse_form(w: World) -> Iterator[Found]:
+def sampled_part_of_the_reverse_form(w: Enumeration) -> Iterator[Found]:
     """r sg(log(pi_ref/pi)) is minus K4: the tail is subtracted."""
     for head in of_the_sampler(w.problem):
         yield same(mean_of_top_k(PRINTED, head, w.problem, w.rho)[0], w.kl)
@@ -41,7 +41,7 @@ def likelier_token_in_the_top_k_part() -> dict[str, Any]:
 
 
 @claim("EMA-appA-fkl", over=decisions)
-def forward_form_written_out(w: World) -> Iterator[Found]:
+def forward_form_written_out(w: Enumeration) -> Iterator[Found]:
     """Head and tail of algorithm 2, in value; its gradient is another row (EMA-alg2)."""
     for head in of_the_reference(w.problem):
         yield same(mean_of_top_k(FORWARD, head, w.problem, w.rho)[0], w.forward)

@@ -17,7 +17,7 @@ from kl_book.ledger.claims.ground.estimates import k1, k4, score_ratio
 from kl_book.ledger.claims.ground.positions import baseline_gain
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl
 from kl_book.ledger.claims.ground.top_k import WrittenSplit, mean_of_top_k, subsets
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
 from kl_companion.estimators.sampled import kf_plus_plus
 
@@ -40,7 +40,7 @@ def _entry(f: Generator) -> Pair:
 
 
 @claim("EMA-eq109-114", over=each(bandits))
-def forms_of_a_divergence(w: World) -> Iterator[Found]:
+def forms_of_a_divergence(w: Enumeration) -> Iterator[Found]:
     """Q f(t) averaged is P w f(1/w) averaged, and its gradient is E[f'(t) s]; 0 between equals."""
     t, leaf = w.l.exp(), w.l.exp().requires_grad_()
     for f in GENERATORS.values():
@@ -53,7 +53,7 @@ def forms_of_a_divergence(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq115-119", over=each(bandits))
-def any_divergence_from_samples(w: World) -> Iterator[Found]:
+def any_divergence_from_samples(w: Enumeration) -> Iterator[Found]:
     """r w f(1/w) is sg(w) f(1/w), sample by sample, and unbiased in value and gradient."""
     for name, f in GENERATORS.items():
         yield printed(bias_against(sampled(f), divergence(f), w.problem))
@@ -64,7 +64,7 @@ def any_divergence_from_samples(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq120-126", over=each(lambda: (*bandits()[:6], bandits()[8])))
-def any_divergence_with_a_head(w: World) -> Iterator[Found]:
+def any_divergence_with_a_head(w: Enumeration) -> Iterator[Found]:
     """Head of entries Q f(P/Q), tail r w f(1/w) with the same f: unbiased for every set of tokens."""
     for f in GENERATORS.values():
         split = WrittenSplit(_entry(f), sampled(f))
@@ -76,7 +76,7 @@ def any_divergence_with_a_head(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-H-note2", over=each(bandits))
-def the_mean_of_the_log_ratio_is_the_kl(w: World) -> Iterator[Found]:
+def the_mean_of_the_log_ratio_is_the_kl(w: Enumeration) -> Iterator[Found]:
     """E[-log w] is the KL; what is zero is the mean of its gradient, the score."""
     yield same(w.E(w.value(k1)), 0.0)
     yield same(w.E(w.value(k1)), w.kl, "corrected")
@@ -86,7 +86,7 @@ def the_mean_of_the_log_ratio_is_the_kl(w: World) -> Iterator[Found]:
 @words("EMA-H-note2")
 def mean_of_two_answers() -> dict[str, Any]:
     """E[-log w] for pi = (3/4, 1/4)."""
-    w = World(two_policies((0.75, 0.25), (0.5, 0.5)))
+    w = Enumeration(two_policies((0.75, 0.25), (0.5, 0.5)))
     return {"mean": w.E(w.l)}
 
 

@@ -15,7 +15,7 @@ from kl_book.ledger.claims.ground.estimates import SAMPLED, k3, k3_plus_plus, k4
 from kl_book.ledger.claims.ground.positions import OBJECTIVES, SMALLEST_BIAS, importance_weighted, moments
 from kl_book.ledger.claims.ground.sequences import row_gradients, token_kls, visit_probabilities
 from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, three_policies, tree_of
 from kl_companion.tabular import Problem, bandit, truncate
 
@@ -30,7 +30,7 @@ def elsewhere() -> tuple[Problem, ...]:
 
 
 @claim("EMA-5.2-offpolicy", over=each(elsewhere))
-def the_weight_keeps_what_was_unbiased(w: World) -> Iterator[Found]:
+def the_weight_keeps_what_was_unbiased(w: Enumeration) -> Iterator[Found]:
     """E_mu[s x] = E_pi[x], of values and gradients; without s it is not."""
     for name, estimate in SAMPLED.items():
         weighted = moments(importance_weighted(estimate, w.problem), w.problem)
@@ -49,7 +49,7 @@ def the_weight_keeps_what_was_unbiased(w: World) -> Iterator[Found]:
 @words("EMA-5.2-offpolicy")
 def from_the_policy_cut_to_two_tokens() -> dict[str, Any]:
     """Mass of the two, mean of the weighted K4, KL."""
-    w = World(truncate(bandit(4, seed=1), top_k=2))
+    w = Enumeration(truncate(bandit(4, seed=1), top_k=2))
     mean = moments(importance_weighted(k4, w.problem), w.problem)[0]
     return {"mass": w.problem.logits[0].softmax(-1).topk(2).values.sum(), "mean": mean, "kl": w.kl}
 
@@ -61,7 +61,7 @@ def _head_only(logp: torch.Tensor, ref_logp: torch.Tensor, *, k: int, forward: b
     return (-q * x if forward else p * x).sum()
 
 
-def _clipped(w: World, clip: tuple[float, float], k: int, forward: bool) -> tuple[float, torch.Tensor]:
+def _clipped(w: Enumeration, clip: tuple[float, float], k: int, forward: bool) -> tuple[float, torch.Tensor]:
     """Mean value and gradient of algorithm 1 or 2 with clipped weights on the sampled part."""
     form, head = (partial(f, k=k, forward=forward) for f in (top_k_estimate, _head_only))
 
@@ -73,7 +73,7 @@ def _clipped(w: World, clip: tuple[float, float], k: int, forward: bool) -> tupl
 
 
 @claim("EMA-5.2-clip", over=each(elsewhere))
-def clipped_weights(w: World) -> Iterator[Found]:
+def clipped_weights(w: Enumeration) -> Iterator[Found]:
     """Values stay unbiased while no weight reaches the range's ends; one clipped weight biases them.
 
     Values of both algorithms for every k, gradients of K4 and of K5.
@@ -90,12 +90,12 @@ def clipped_weights(w: World) -> Iterator[Found]:
 @words("EMA-5.2-clip")
 def one_clipped_weight() -> dict[str, Any]:
     """Mean of K4, and the KL."""
-    w = World(three_policies((0.5, 0.5), (0.25, 0.75), (0.9, 0.1)))
+    w = Enumeration(three_policies((0.5, 0.5), (0.25, 0.75), (0.9, 0.1)))
     return {"mean": moments(importance_weighted(k4, w.problem, (0.0, 2.5)), w.problem)[0], "kl": w.kl}
 
 
 @claim("EMA-eq22+resembles", over=each(elsewhere))
-def k3_plus_plus_and_the_modified_k3(w: World) -> Iterator[Found]:
+def k3_plus_plus_and_the_modified_k3(w: Enumeration) -> Iterator[Found]:
     """K3 with the attached ratio pi/pi_old, and sg(pi/pi_old) K3++: one value and one gradient per sample."""
     yield same(w.in_loss(k3), w.in_loss(k3_plus_plus, "detached"))
     yield same(w.value(k3), w.value(k3_plus_plus))
@@ -107,7 +107,7 @@ SMALL = three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
 
 
 @claim("EMA-eq22+sg", over=each(elsewhere, SMALL))
-def the_weight_should_carry_no_gradient(w: World) -> Iterator[Found]:
+def the_weight_should_carry_no_gradient(w: Enumeration) -> Iterator[Found]:
     """Detached it keeps the on-policy value and gradient of every estimator; attached it does not."""
     for estimate in SAMPLED.values():
         value, gradient = moments(estimate, w.replace(behavior_logits=None).problem)
@@ -120,11 +120,13 @@ def the_weight_should_carry_no_gradient(w: World) -> Iterator[Found]:
 @words("EMA-eq22+sg")
 def first_logit_from_a_weighted_k3() -> dict[str, Any]:
     """With the weight attached and detached."""
-    attached, detached = (World(SMALL).E(World(SMALL).in_loss(k3, r)) for r in ("attached", "detached"))
+    attached, detached = (
+        Enumeration(SMALL).E(Enumeration(SMALL).in_loss(k3, r)) for r in ("attached", "detached")
+    )
     return {"attached": attached[0, 0], "detached": detached[0, 0]}
 
 
-def _exact_kls(w: World, weights: torch.Tensor) -> torch.Tensor:
+def _exact_kls(w: Enumeration, weights: torch.Tensor) -> torch.Tensor:
     """Sum of the exact KLs of tokens with these weights [count, length]."""
     return (weights * token_kls(w.problem, w.problem.logits)).sum()
 
@@ -143,7 +145,7 @@ def longer_elsewhere() -> list[Problem]:
 
 
 @claim("EMA-5.2-exactonpolicy", over=each(longer_elsewhere))
-def exact_kl_needs_no_weight(w: World) -> Iterator[Found]:
+def exact_kl_needs_no_weight(w: Enumeration) -> Iterator[Found]:
     """At a given prefix it does not depend on who sampled; which prefixes count, does."""
     ratio = w.t.logp - w.problem.token_logp(w.problem.sampled_from)
     before = (ratio.cumsum(-1) - ratio).exp()  # of the tokens that lead to the prefix
@@ -159,5 +161,5 @@ def exact_kl_needs_no_weight(w: World) -> Iterator[Found]:
 @words("EMA-5.2-exactonpolicy")
 def exact_kls_along_either_sampler() -> dict[str, Any]:
     """Their mean sum under mu, and under the policy."""
-    w = World(_one_way_to_diverge())
+    w = Enumeration(_one_way_to_diverge())
     return {"elsewhere": _exact_kls(w, w.p[:, None]), "home": w.kl}

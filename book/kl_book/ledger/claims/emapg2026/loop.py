@@ -19,7 +19,7 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.rollouts import first_logit, regularized_gradient, two_answers
 from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.targets import at_optimum
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, tree_of, trees
 from kl_companion.tabular import Problem, bandit
 
@@ -70,30 +70,30 @@ def replayed(start: Problem, inner: int, period: int) -> Iterator[Found]:
     yield same(average, anchors[-1])
 
 
-def _printed_step(w: World, rate: float = 0.1, beta: float = 0.5) -> torch.Tensor:
+def _printed_step(w: Enumeration, rate: float = 0.1, beta: float = 0.5) -> torch.Tensor:
     """alpha before the gradient of the reward alone."""
     return rate * w.Es(w.R) - beta * w.d_kl
 
 
 @claim("EMA-intro-update", over=each(*bandits()[:6]))
-def coefficient_of_the_kl(w: World) -> Iterator[Found]:
+def coefficient_of_the_kl(w: Enumeration) -> Iterator[Found]:
     """alpha must stand before the KL as well, or the optimum is that of beta/alpha."""
     rate, beta = 0.1, 0.5
     yield same(_printed_step(w), rate * (w.Es(w.R) - beta * w.d_kl), by=relative)
-    best = World(at_optimum(w.problem, beta))
+    best = Enumeration(at_optimum(w.problem, beta))
     yield same(rate * (best.Es(best.R) - beta * best.d_kl), 0.0, "corrected")
-    yield same(_printed_step(World(at_optimum(w.problem, beta / rate))), 0.0, "corrected")
+    yield same(_printed_step(Enumeration(at_optimum(w.problem, beta / rate))), 0.0, "corrected")
 
 
 @words("EMA-intro-update")
 def step_from_the_optimum() -> dict[str, Any]:
     """Of two answers; by how much the KL weighs more with the step size of the experiments."""
-    step = first_logit(_printed_step(World(at_optimum(two_answers(), 0.5))))
+    step = first_logit(_printed_step(Enumeration(at_optimum(two_answers(), 0.5))))
     return {"step": step, "times": 1e-3 / 1e-6}
 
 
 @claim("EMA-alg3+step", over=each(*bandits()[:6]))
-def step_of_the_loop(w: World) -> Iterator[Found]:
+def step_of_the_loop(w: Enumeration) -> Iterator[Found]:
     """theta - alpha grad L is alpha (grad E[R] - beta grad KL) on average, and rests at the optimum."""
     for beta in (0.1, 1.0):
         yield same(loop_gradient(w.problem, beta), regularized_gradient(w.problem, beta))
@@ -129,15 +129,15 @@ def second_step_and_the_true_gradient() -> dict[str, Any]:
     return {"step": step, "true": first_logit(rollouts.reward_gradient(world))}
 
 
-def _after_three_steps(start: Problem) -> tuple[World, World]:
+def _after_three_steps(start: Problem) -> tuple[Enumeration, Enumeration]:
     """The policy with the anchor as its reference, and with the initial policy."""
     _, policies, anchors = run(start, iterations=3, inner=1, period=1)
-    moved = World(start).replace(logits=policies[-1])
+    moved = Enumeration(start).replace(logits=policies[-1])
     return moved.replace(ref_logits=anchors[-1]), moved.replace(ref_logits=start.logits)
 
 
 @claim("EMA-alg3+ref", over=each(*STARTS))
-def which_anchor(w: World) -> Iterator[Found]:
+def which_anchor(w: Enumeration) -> Iterator[Found]:
     """The KL of line 18 is to the moving anchor; to the fixed pi_ref it is another step."""
     moving, fixed = _after_three_steps(w.problem)
     right = regularized_gradient(moving.problem, BETA)

@@ -13,13 +13,13 @@ from kl_book.ledger.claims.comparisons import Found, at_most, corrected, inside,
 from kl_book.ledger.claims.ground import best_policies as best
 from kl_book.ledger.claims.ground.best_policies import Setting, not_best, reference, settings, with_kl
 from kl_book.ledger.claims.ground.sums import reverse_kl, terms
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
 from kl_companion.divergences import T
 
 
 @claim("EMA-eq1", over=each(bandits, trees))
-def objective_and_its_coefficient(w: World) -> Iterator[Found]:
+def objective_and_its_coefficient(w: Enumeration) -> Iterator[Found]:
     """The KL is the policy's mean log-ratio, and the larger beta, the nearer the optimum to the anchor."""
     yield same(w.E(w.l), w.kl)
     log_q, far = best.true_reference(w.problem).log(), []

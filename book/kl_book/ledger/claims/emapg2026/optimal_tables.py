@@ -11,9 +11,9 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import (
-    Comparison,
     Form,
     Found,
+    Shortfall,
     at_most,
     corrected,
     inside,
@@ -57,7 +57,7 @@ def written(row: Row, form: Form = "inside") -> Iterator[Found]:
         row.inverse.subs(S, row.slope) - T,
         row.inverse.subs(S, (R - LAMBDA) / BETA) - row.tilt,
     ):
-        yield Comparison(form, best.vanishing_error(zero))
+        yield Shortfall(form, best.vanishing_error(zero))
 
 
 def optimum(name: str, named: Pair, form: Form = "inside", policies: Form = "printed") -> Iterator[Found]:
@@ -68,8 +68,8 @@ def optimum(name: str, named: Pair, form: Form = "inside", policies: Form = "pri
     for factor in factors:
         yield at_most(abs(factor / factors[0] - 1), 1e-10, form)
     for error, cut, excess in best.form_errors(name):
-        yield Comparison(policies, error)
-        yield Comparison(form, max(cut, 0.0 if excess else error))
+        yield Shortfall(policies, error)
+        yield Shortfall(form, max(cut, 0.0 if excess else error))
 
 
 def never_cut_off(name: str) -> Iterator[Found]:
@@ -136,16 +136,16 @@ def in_range(name: str, row: Transform, form: Form) -> Iterator[Found]:
 def transform(name: str, row: Transform, form: Form = "inside", excess: Form = "printed") -> Iterator[Found]:
     """A row of table 7, where the optimum is interior, and where lambda leaves the range for some answer."""
     c, x = best.case(name), (R - LAMBDA) / BETA
-    yield Comparison(form, best.vanishing_error(row.inverse - c.form.inverse))
+    yield Shortfall(form, best.vanishing_error(row.inverse - c.form.inverse))
     zero = sympy.exp((row.reward - TILDE) / BETA) - row.inverse.subs(S, x)
-    yield Comparison(form, best.vanishing_error(zero))
+    yield Shortfall(form, best.vanishing_error(zero))
     yield from in_range(name, row, form)
     reward = sympy.lambdify((R, LAMBDA, BETA, TILDE), row.reward, "math")
     within = sympy.lambdify((R, LAMBDA, BETA), row.within, "math")
     for problem, beta in best.settings():
         optimal = best.best_policy(name, problem, beta)
         everywhere = all(within(r, optimal.multiplier, beta) for r in problem.rewards.tolist())
-        yield Comparison(excess, optimal.excess)
+        yield Shortfall(excess, optimal.excess)
         yield same(everywhere, not optimal.excess, form)
         if optimal.excess:
             continue
@@ -153,8 +153,8 @@ def transform(name: str, row: Transform, form: Form = "inside", excess: Form = "
             changed = best.with_changed_rewards(problem, reward, optimal.multiplier, beta, tilde)
             tilted = best.reference(problem) * (changed.rewards / beta).exp()
             policy = tilted / tilted.sum()
-            yield Comparison(form, best.not_best(policy, best.with_kl("reverse", changed, beta)))
-            yield Comparison(form, best.not_best(policy, best.regularized(c.f, problem, beta)))
+            yield Shortfall(form, best.not_best(policy, best.with_kl("reverse", changed, beta)))
+            yield Shortfall(form, best.not_best(policy, best.regularized(c.f, problem, beta)))
 
 
 def always_in_range(name: str) -> Iterator[Found]:

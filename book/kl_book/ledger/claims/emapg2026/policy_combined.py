@@ -12,9 +12,9 @@ from kl_book.ledger.claims.comparisons import Found, numbers, rises, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k5
-from kl_book.ledger.claims.ground.world import World, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
 
-InGroups = tuple[World, sampled.Group]
+InGroups = tuple[Enumeration, sampled.Group]
 
 
 def softmax(g: sampled.Group) -> torch.Tensor:
@@ -22,19 +22,19 @@ def softmax(g: sampled.Group) -> torch.Tensor:
     return (g.reward - g.log_ratio).softmax(-1)
 
 
-def with_exact_z(w: World, g: sampled.Group) -> torch.Tensor:
+def with_exact_z(w: Enumeration, g: sampled.Group) -> torch.Tensor:
     """`softmax` with the estimate of Z replaced by Z itself, [groups, N]."""
     return softmax(g) * (g.log_z - w.log_z).exp()
 
 
-def biases(w: World) -> list[float]:
+def biases(w: Enumeration) -> list[float]:
     """Of -sum s softmax as an estimate of the gradient of KL(pi*||pi), relative, for N = 2, 3, 4."""
     groups = (sampled.group(w.problem, size) for size in (*sampled.SIZES, 4))
     return [relative(g.sum(-softmax(g)), w.d_target_forward) for g in groups]
 
 
 @claim("EMA-J3", over=each(sampled.rollouts))
-def gradient_of_k5(w: World) -> Iterator[Found]:
+def gradient_of_k5(w: Enumeration) -> Iterator[Found]:
     """In expectation -w s, the gradient of KL(pi*||pi); per sample it is (1 - w) s."""
     c, ratio = w.at_target(k5), w.log_w.exp()
     yield same(w.Es(c), w.Es(-ratio))
@@ -64,7 +64,7 @@ def batched_form(x: InGroups) -> Iterator[Found]:
 @claim("EMA-J3-mean+rwr")
 def regression_on_rewards() -> Iterator[Found]:
     """A judgement; computed is where the weights are those of the two methods."""
-    w = World(sampled.two_answers())
+    w = Enumeration(sampled.two_answers())
     at_reference = w.replace(logits=w.problem.ref_logits)
     yield numbers(
         elsewhere=(w.R - w.l).softmax(-1), at_reference=(at_reference.R - at_reference.l).softmax(-1)
@@ -87,7 +87,7 @@ def two_answers_and_four() -> dict[str, Any]:
     pair = sampled.group(sampled.two_answers(), 2)
     total = sampled.first_logit(pair.sum(-softmax(pair)))
     return {
-        "biases": biases(World(sampled.rollouts()[3])),
+        "biases": biases(Enumeration(sampled.rollouts()[3])),
         "sum": total,
         "mean": total / 2,
         "minus_mean": -total / 2,

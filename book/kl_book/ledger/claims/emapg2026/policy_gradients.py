@@ -10,7 +10,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, rises, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k1
 from kl_book.ledger.claims.ground.targets import at_optimum
-from kl_book.ledger.claims.ground.world import World, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
 from kl_book.ledger.claims.ground.worlds import bandits
 
 
@@ -29,12 +29,12 @@ def the_optimum_as_a_target() -> Iterator[Found]:
 
 
 @claim("EMA-eq141-142+beta", over=each(bandits))
-def beta_in_the_rewards(w: World) -> Iterator[Found]:
+def beta_in_the_rewards(w: Enumeration) -> Iterator[Found]:
     """With R/beta the target is the optimum of E[R] - beta KL; the gradient is 1/beta of that objective's."""
     distances = []
     for beta in (0.1, 0.5, 2.0, 10.0):
         scaled = w.replace(rewards=w.R / beta)
-        best = World(at_optimum(scaled.problem)).replace(rewards=w.R)
+        best = Enumeration(at_optimum(scaled.problem)).replace(rewards=w.R)
         yield same(beta * scaled.d_target, sampled.regularized_gradient(w.problem, beta))
         yield same(sampled.regularized_gradient(best.problem, beta), 0.0)
         distances.append(best.kl)
@@ -42,7 +42,7 @@ def beta_in_the_rewards(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq141-142+every", over=each(sampled.rollouts))
-def every_estimator_as_a_policy_gradient(w: World) -> Iterator[Found]:
+def every_estimator_as_a_policy_gradient(w: Enumeration) -> Iterator[Found]:
     """As losses K2, K3++ and K4 minimize KL(pi||pi*), K3 and K5 KL(pi*||pi); K1 does it in the reward."""
     yield same(w.Es(-w.log_w), w.d_target)
     yield same(w.Es(w.at_target(k1)), 0.0)
@@ -53,7 +53,7 @@ def every_estimator_as_a_policy_gradient(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq143-144", over=each(sampled.rollouts))
-def the_partition_function_of_a_group(w: World) -> Iterator[Found]:
+def the_partition_function_of_a_group(w: Enumeration) -> Iterator[Found]:
     """The estimate of Z is unbiased, its log too low on average; Jensen's bound holds in every group."""
     best_bound, low = w.E(w.R) - w.kl, [float(w.log_z)]
     for size in (3, 2, 1):
@@ -67,7 +67,7 @@ def the_partition_function_of_a_group(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq145", over=in_groups(sampled.rollouts))
-def value_and_kl_as_expectations(x: tuple[World, sampled.Group]) -> Iterator[Found]:
+def value_and_kl_as_expectations(x: tuple[Enumeration, sampled.Group]) -> Iterator[Found]:
     """Eq (144) is V - KL of the group's own means; with their expectations it is another number."""
     w, g = x
     bound = (g.reward - g.log_ratio).sum(-1, keepdim=True) / g.size
@@ -81,7 +81,7 @@ def value_and_kl_as_expectations(x: tuple[World, sampled.Group]) -> Iterator[Fou
 @words("EMA-eq143-144", "EMA-eq145")
 def with_two_answers() -> dict[str, Any]:
     """Estimates of log Z from groups of 1, 2 and 3, and the bound of a group and its expectation."""
-    w = World(sampled.two_answers())
+    w = Enumeration(sampled.two_answers())
     groups = [sampled.group(w.problem, size) for size in (1, 2, 3)]
     return {
         "estimates": [g.expect(g.log_z) for g in groups],

@@ -13,14 +13,14 @@ from kl_book.ledger.claims.comparisons import Found, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k1, k3
-from kl_book.ledger.claims.ground.world import World, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
 from kl_companion.tabular import bandit
 
-InGroups = tuple[World, sampled.Group]
+InGroups = tuple[Enumeration, sampled.Group]
 
 
 @claim("EMA-J1-start", over=each(sampled.rollouts))
-def gradient_of_k1(w: World) -> Iterator[Found]:
+def gradient_of_k1(w: Enumeration) -> Iterator[Found]:
     """The derivative of -log w is the score: mean 0, and the reward is not in it."""
     c, claimed = w.at_target(k1), w.log_z - w.R
     yield same(w.Es(c), w.Es(claimed), by=relative)
@@ -104,7 +104,7 @@ def what_ppo_and_grpo_follow(x: InGroups) -> Iterator[Found]:
 @words("EMA-J1-start", "EMA-J1-sign", "EMA-lemJ.1", "EMA-eq147", "EMA-eq147+sum", "EMA-eq147+ppo")
 def two_answers_and_three_bandits() -> dict[str, Any]:
     """Entries of the first logit with two answers; K3 near the reference and far from it."""
-    w = World(sampled.two_answers())
+    w = Enumeration(sampled.two_answers())
     pair, three = sampled.group(w.problem, 2), sampled.group(w.problem, 3)
     gradients = {
         "start": w.Es(w.log_z - w.R),
@@ -116,7 +116,7 @@ def two_answers_and_three_bandits() -> dict[str, Any]:
         "of_the_kl": w.d_kl,
         "of_k3": w.d_forward,
     }
-    apart = {f"apart_{scale}": World(bandit(10, scale=scale / 10)) for scale in (1, 5, 20)}
+    apart = {f"apart_{scale}": Enumeration(bandit(10, scale=scale / 10)) for scale in (1, 5, 20)}
     return {name: sampled.first_logit(gradient) for name, gradient in gradients.items()} | {
         "of_k1": abs(sampled.first_logit(w.Es(w.at_target(k1)))),
         "kl": w.kl,

@@ -18,13 +18,13 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import full_square, k2
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.updates import coordinates
-from kl_book.ledger.claims.ground.world import World, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
 
-InGroups = tuple[World, sampled.Group]
+InGroups = tuple[Enumeration, sampled.Group]
 
 
 @claim("EMA-J2-expand+start", over=each(sampled.rollouts))
-def gradient_of_k2(w: World) -> Iterator[Found]:
+def gradient_of_k2(w: Enumeration) -> Iterator[Found]:
     """grad of half the square is (l - R + log Z) s; the printed square is twice that."""
     half = w.at_target(k2)
     yield same(w.Es(w.at_target(full_square)), w.d_target, by=relative)
@@ -43,7 +43,7 @@ def log_z_inside_the_square(x: InGroups) -> Iterator[Found]:
     yield same((g.sum(2 * apa) - 2 * w.d_kl) / g.size, right, "corrected")
 
 
-def coefficients(w: World, g: sampled.Group, log_z: torch.Tensor) -> torch.Tensor:
+def coefficients(w: Enumeration, g: sampled.Group, log_z: torch.Tensor) -> torch.Tensor:
     """Of grad KL and -grad E[R] in the mean gradient of half the square with this log Z, and what is left."""
     gradient = g.sum(sampled.logp_slope(k2, g.log_ratio, g.reward - log_z)) / g.size
     kl, reward = coordinates(gradient, w.d_kl, -w.d_reward)
@@ -65,7 +65,7 @@ def what_the_second_term_does() -> Iterator[Found]:
 
 
 @claim("EMA-J2-apa", over=each(sampled.rollouts))
-def gradient_of_the_square_with_v(w: World) -> Iterator[Found]:
+def gradient_of_the_square_with_v(w: Enumeration) -> Iterator[Found]:
     """Half of its expected gradient is -(R - V) s + grad KL; printed are the whole and a plus."""
     reward = w.Es(w.R - w.E(w.R))
     whole, half = (w.Es(sampled.with_mean_reward(f, w.problem)) for f in (full_square, k2))
@@ -91,8 +91,8 @@ def k2_as_apa(x: InGroups) -> Iterator[Found]:
 @words("EMA-J2-expand+start", "EMA-J2-expand", "EMA-J2-expand+upweights", "EMA-J2-apa", "EMA-eq148")
 def two_answers_and_three() -> dict[str, Any]:
     """Entries of the first logit with two answers; the coefficients of a pair out of three."""
-    w, pair = World(sampled.two_answers()), sampled.group(sampled.two_answers(), 2)
-    three, pair_of_three = World(sampled.rollouts()[1]), sampled.group(sampled.rollouts()[1], 2)
+    w, pair = Enumeration(sampled.two_answers()), sampled.group(sampled.two_answers(), 2)
+    three, pair_of_three = Enumeration(sampled.rollouts()[1]), sampled.group(sampled.rollouts()[1], 2)
     apa = pair.log_ratio - pair.reward + pair.value
     without = coefficients(three, pair_of_three, pair_of_three.value)
     with_term = coefficients(three, pair_of_three, pair_of_three.value - pair_of_three.kl)
@@ -114,7 +114,7 @@ def two_answers_and_three() -> dict[str, Any]:
 @claim("EMA-eq148+offpolicy")
 def the_square_without_a_weight() -> Iterator[Found]:
     """What others showed; computed is whether pi* stays at rest under another sampler."""
-    w = World(at_optimum(sampled.two_answers())._replace(behavior_logits=sampled.two_answers().logits))
+    w = Enumeration(at_optimum(sampled.two_answers())._replace(behavior_logits=sampled.two_answers().logits))
     pair = sampled.group(w.problem, 2)
     value = w.E(w.R)  # under the sampler: what a group estimates
     rest = pair.sum(sampled.logp_slope(k2, pair.log_ratio, pair.reward - pair.value + pair.kl)) / 2

@@ -12,24 +12,24 @@ from kl_book.ledger.claims.comparisons import Found, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import SAMPLED, full_square, k1, k2, k3, k3_plus_plus, k4, k5
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, three_policies
 
 FORWARD = ("K3", "K5")
 
 
-def l1_and_l5(w: World) -> torch.Tensor:
+def l1_and_l5(w: Enumeration) -> torch.Tensor:
     """What eq (150) has for K3, [count]."""
     return w.log_z - w.R - w.log_w.exp()
 
 
-def l1_and_l2(w: World) -> torch.Tensor:
+def l1_and_l2(w: Enumeration) -> torch.Tensor:
     """What eq (151) has for K3++, [count]."""
     return w.log_z - w.R - w.log_w
 
 
 @claim("EMA-eq150", over=each(sampled.rollouts))
-def k3_as_a_sum(w: World) -> Iterator[Found]:
+def k3_as_a_sum(w: Enumeration) -> Iterator[Found]:
     """grad K3 is (1 - w) s: that of KL(pi*||pi); a REINFORCE term is not in it."""
     c, ratio = w.at_target(k3), w.log_w.exp()
     yield same(w.Es(l1_and_l5(w)), w.Es(c), by=relative)
@@ -40,7 +40,7 @@ def k3_as_a_sum(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq151", over=each(sampled.rollouts))
-def k3_plus_plus_as_a_sum(w: World) -> Iterator[Found]:
+def k3_plus_plus_as_a_sum(w: Enumeration) -> Iterator[Found]:
     """grad K3++ is (l - R + log Z) s, that of K2 alone; the printed sum has a REINFORCE term on top."""
     c, claimed = w.at_target(k3_plus_plus), w.Es(l1_and_l2(w))
     yield same(claimed, w.d_target, by=relative)
@@ -51,7 +51,7 @@ def k3_plus_plus_as_a_sum(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq152", over=each(sampled.rollouts))
-def k4_as_k2(w: World) -> Iterator[Found]:
+def k4_as_k2(w: Enumeration) -> Iterator[Found]:
     """(l - R + log Z) s sample by sample: K2's gradient."""
     c = w.at_target(k4)
     yield same(c, -w.log_w)
@@ -62,18 +62,18 @@ def k4_as_k2(w: World) -> Iterator[Found]:
 # the rows of table 8 that have the same sums
 
 
-def row_of_k3(w: World) -> torch.Tensor:
+def row_of_k3(w: Enumeration) -> torch.Tensor:
     """Expected L1 + L5 of the table, [rows, vocab]."""
     return sampled.eq147(w.problem) + w.Es(-w.log_w.exp())
 
 
-def row_of_k3_plus_plus(w: World) -> torch.Tensor:
+def row_of_k3_plus_plus(w: Enumeration) -> torch.Tensor:
     """Expected L1 + L2 of the table, the square without half and V for log Z, [rows, vocab]."""
     return sampled.eq147(w.problem) + w.Es(sampled.with_mean_reward(full_square, w.problem))
 
 
 @claim("EMA-tab8-K2", over=each(sampled.rollouts))
-def k2_in_the_table(w: World) -> Iterator[Found]:
+def k2_in_the_table(w: Enumeration) -> Iterator[Found]:
     """The expression has a half, the gradient beside it has none."""
     of_k2 = w.Es(w.at_target(k2))
     yield same(w.Es(sampled.with_mean_reward(full_square, w.problem)), of_k2, by=relative)
@@ -82,7 +82,7 @@ def k2_in_the_table(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-tab8-K3", over=each(sampled.rollouts))
-def k3_in_the_table(w: World) -> Iterator[Found]:
+def k3_in_the_table(w: Enumeration) -> Iterator[Found]:
     """grad K3 is that of KL(pi*||pi), as K5; the L1 of the table would add all of KL(pi||pi*)."""
     of_k3 = w.Es(w.at_target(k3))
     yield same(row_of_k3(w), of_k3, by=relative)
@@ -91,7 +91,7 @@ def k3_in_the_table(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-tab8-K3pp", over=each(sampled.rollouts))
-def k3_plus_plus_in_the_table(w: World) -> Iterator[Found]:
+def k3_plus_plus_in_the_table(w: Enumeration) -> Iterator[Found]:
     """K3++ is K2's gradient, sample by sample; the row's sum is three times as long in expectation."""
     c = w.at_target(k3_plus_plus)
     yield same(row_of_k3_plus_plus(w), w.Es(c), by=relative)
@@ -103,7 +103,7 @@ def k3_plus_plus_in_the_table(w: World) -> Iterator[Found]:
 @words("EMA-eq150", "EMA-eq151", "EMA-tab8-K2", "EMA-tab8-K3", "EMA-tab8-K3pp")
 def two_answers_and_all_worlds() -> dict[str, Any]:
     """Entries of the first logit with two answers; lengths beside the row of K3 in all worlds."""
-    w = World(sampled.two_answers())
+    w = Enumeration(sampled.two_answers())
     lengths = [float(x.d_target_forward.norm() / row_of_k3(x).norm()) for x in each(sampled.rollouts)()]
     gradients = {
         "square": w.Es(sampled.with_mean_reward(full_square, w.problem)),
@@ -124,20 +124,20 @@ def two_answers_and_all_worlds() -> dict[str, Any]:
 # another sampler
 
 
-def on_policy(w: World) -> World:
+def on_policy(w: Enumeration) -> Enumeration:
     """The same world, sampled by its policy."""
     return w.replace(behavior_logits=None)
 
 
-def sampled_by_the_reference() -> World:
+def sampled_by_the_reference() -> Enumeration:
     """Two answers with rewards 1 and 0: policy (0.9, 0.1), even reference, which is the sampler."""
-    return World(three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))).replace(
+    return Enumeration(three_policies((0.9, 0.1), (0.5, 0.5), (0.5, 0.5))).replace(
         rewards=sampled.two_answers().rewards
     )
 
 
 @claim("EMA-J4-offpolicy", over=each(few_sampled_elsewhere))
-def weights_on_losses(w: World) -> Iterator[Found]:
+def weights_on_losses(w: Enumeration) -> Iterator[Found]:
     """E_mu[sg(pi/mu) grad L] = E_pi[grad L] for all six losses, if mu covers pi and Z is not from (143)."""
     for name, estimate in SAMPLED.items():
         weighted = w.Es(w.at_target(estimate) * w.rho)
@@ -148,7 +148,7 @@ def weights_on_losses(w: World) -> Iterator[Found]:
     yield same(w.E((w.R - w.l).exp()) / w.log_z.exp(), 1.0)
 
 
-def mask(w: World, low: float, high: float) -> torch.Tensor:
+def mask(w: Enumeration, low: float, high: float) -> torch.Tensor:
     """M of every sequence, by the sign of R - V and the ratio pi/mu, with V = E_pi[R]."""
     advantage = w.R - on_policy(w).E(w.R)
     blocked = ((advantage > 0) & (w.rho > 1 + high)) | ((advantage < 0) & (w.rho < 1 - low))
@@ -156,7 +156,7 @@ def mask(w: World, low: float, high: float) -> torch.Tensor:
 
 
 @claim("EMA-J4-offpolicy+mask", over=each(few_sampled_elsewhere))
-def masks_on_losses(w: World) -> Iterator[Found]:
+def masks_on_losses(w: Enumeration) -> Iterator[Found]:
     """E_mu[s M grad L] is the gradient where nothing is masked; a mask leaves rollouts out, and biases."""
     for name, estimate in SAMPLED.items():
         c, right = w.at_target(estimate) * w.rho, on_policy(w).Es(w.at_target(estimate))

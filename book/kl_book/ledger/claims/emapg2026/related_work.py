@@ -17,7 +17,7 @@ from kl_book.ledger.claims.ground.estimates import SAMPLED
 from kl_book.ledger.claims.ground.sequences import longer_trees
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.targets import at_optimum
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 
 
@@ -42,13 +42,13 @@ def slope(f: str, t: torch.Tensor) -> torch.Tensor:
     return derivative
 
 
-def with_discriminator(f: str, at: torch.Tensor, w: World) -> float:
+def with_discriminator(f: str, at: torch.Tensor, w: Enumeration) -> float:
     """E_P[T] - E_Q[f*(T)], T = f'(at), which f-GAN's discriminator maximizes; f*(f'(t)) = t f'(t) - f(t)."""
     conjugate = at * slope(f, at) - GENERATORS[f](at)
     return float(w.E(slope(f, at)) - w.ref @ conjugate)
 
 
-def implied_rewards(name: str, w: World, beta: float) -> float:
+def implied_rewards(name: str, w: Enumeration, beta: float) -> float:
     """Error of "beta f'(pi*/ref) are the rewards up to one number", at the optimum under a divergence."""
     leaf = (best_policy(name, w.problem, beta).policy / w.ref).requires_grad_()
     (derivative,) = torch.autograd.grad(case(name).f(leaf).sum(), leaf)
@@ -57,7 +57,7 @@ def implied_rewards(name: str, w: World, beta: float) -> float:
 
 
 @claim("EMA-K-generalize", over=each(bandits))
-def special_cases_of_f_divergences(w: World) -> Iterator[Found]:
+def special_cases_of_f_divergences(w: Enumeration) -> Iterator[Found]:
     """GAN is f-GAN with Jensen-Shannon, DPO is f-DPO with t log t, and every f has its own."""
     p, q = w.p, w.ref
     gan = w.E((p / (p + q)).log()) + q @ (q / (p + q)).log()
@@ -81,7 +81,7 @@ def special_cases_of_f_divergences(w: World) -> Iterator[Found]:
 @words("EMA-J4-offpolicy+prior")
 def rest_points() -> dict[str, Any]:
     """Losses whose gradients vanish at the optimum sample by sample, whoever samples, and the others."""
-    at_the_optimum = [World(at_optimum(p)) for p in sampled_elsewhere() if p.rows.shape[1] == 1]
+    at_the_optimum = [Enumeration(at_optimum(p)) for p in sampled_elsewhere() if p.rows.shape[1] == 1]
     size = {name: worst(apart(w.at_target(fn), 0.0) for w in at_the_optimum) for name, fn in SAMPLED.items()}
     return {
         "at_rest": [name for name, x in size.items() if x < 1e-9],

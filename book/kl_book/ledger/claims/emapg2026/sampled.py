@@ -21,12 +21,12 @@ from kl_book.ledger.claims.ground.positions import (
     moments,
 )
 from kl_book.ledger.claims.ground.sums import ref_ratio
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import bandit
 
 
 @claim("EMA-eq17-19", over=each(every_position))
-def exact_kl_of_a_prefix(w: World) -> Iterator[Found]:
+def exact_kl_of_a_prefix(w: Enumeration) -> Iterator[Found]:
     """The sum over the vocabulary is E[-log w]; its value and gradient are those of the KL."""
     yield same(w.E(w.l), w.kl)
     yield same(w.Es(w.l), w.d_kl)
@@ -34,7 +34,7 @@ def exact_kl_of_a_prefix(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq17-19+variance", over=each(positions.positions))
-def exact_kl_has_no_variance(w: World) -> Iterator[Found]:
+def exact_kl_has_no_variance(w: Enumeration) -> Iterator[Found]:
     """At a given prefix nothing is sampled in it: unbiased, without variance, unlike sampled KL."""
     yield printed(bias_of_value_and_gradient(exact_reverse, w.problem))
     for x in positions.sampled_values_and_gradients(exact_reverse, w.problem):
@@ -88,7 +88,7 @@ def memory_of_exact_and_of_sampled_kl() -> Iterator[Found]:
 
 
 @claim("EMA-5.2-none", over=each(positions.positions))
-def no_estimator_of_the_three_has_both(w: World) -> Iterator[Found]:
+def no_estimator_of_the_three_has_both(w: Enumeration) -> Iterator[Found]:
     """K1 and K3 miss the gradient, K2 the value."""
     for name in ("K1", "K3"):
         value, gradient = moments(SAMPLED[name], w.problem)
@@ -100,14 +100,14 @@ def no_estimator_of_the_three_has_both(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq21", over=each(every_position))
-def ratio_with_a_stopped_denominator(w: World) -> Iterator[Found]:
+def ratio_with_a_stopped_denominator(w: Enumeration) -> Iterator[Found]:
     """r is 1, and its gradient is the score."""
     yield same(w.value(lambda a, _: estimates.score_ratio(a)), 1.0)
     yield same(w.slope(lambda a, _: estimates.score_ratio(a)), w.s)
 
 
 @claim("EMA-eq22", over=each(every_position))
-def multiplying_by_r_turns_the_direction(w: World) -> Iterator[Found]:
+def multiplying_by_r_turns_the_direction(w: Enumeration) -> Iterator[Found]:
     """K3 has the gradient of the forward KL and r K3 that of the reverse KL, at one value."""
     gradient = moments(k3, w.problem)[1]
     yield printed(bias_of_value_and_gradient(k3_plus_plus, w.problem))
@@ -118,7 +118,7 @@ def multiplying_by_r_turns_the_direction(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq23", "EMA-eq92-95", over=each(every_position))
-def k4_has_both(w: World) -> Iterator[Found]:
+def k4_has_both(w: Enumeration) -> Iterator[Found]:
     """r sg(K1): unbiased value and gradient, where K1 has no gradient on average; l s per sample."""
     yield printed(bias_of_value_and_gradient(k4, w.problem))
     yield same(moments(k1, w.problem)[1], 0.0)
@@ -128,7 +128,7 @@ def k4_has_both(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq24", "EMA-eq99-100", "EMA-eq101-102", over=each(every_position))
-def k5_has_both(w: World) -> Iterator[Found]:
+def k5_has_both(w: Enumeration) -> Iterator[Found]:
     """sg(w) log w + log r: value and gradient of the forward KL; per sample w log w and (1 - w) s."""
     ratio = ref_ratio(w.problem)
     yield printed(bias_of_value_and_gradient(k5, w.problem, "forward"))

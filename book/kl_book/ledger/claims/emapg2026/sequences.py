@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground import sequences
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import SAMPLED
 from kl_book.ledger.claims.ground.sequences import longer_trees, row_gradients, sum_from_here, token_kls
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, tree_of, trees
 from kl_companion.tabular import Problem
 
@@ -29,13 +29,13 @@ def opposed() -> Problem:
 @words("EMA-eq13-14", "EMA-eq13-14+GRPO")
 def opposed_gradients() -> dict[str, Any]:
     """The first logit's entry of eq (14), of the sequence KL's gradient, and from K3."""
-    w = World(opposed())
+    w = Enumeration(opposed())
     vectors = {"token": w.partial(), "sequence": w.d_kl, "k3": w.grad(SAMPLED["K3"], per_token=True)}
     return {name: x[0, 0] for name, x in vectors.items()}
 
 
 @claim("EMA-eq10", over=each(longer_trees, bandits))
-def sign_of_the_sequence_estimate(w: World) -> Iterator[Found]:
+def sign_of_the_sequence_estimate(w: Enumeration) -> Iterator[Found]:
     """The mean of -log(pi/pi_ref) is minus the KL; equation (11) carries a second minus sign."""
     yield same(-w.E(w.l), w.kl)
     yield same(w.E(w.l), w.kl, "corrected")
@@ -49,20 +49,20 @@ def mean_of_one_token() -> dict[str, Any]:
 
 
 @claim("EMA-eq11-12", over=each(longer_trees, bandits))
-def sequence_gradient_is_unbiased(w: World) -> Iterator[Found]:
+def sequence_gradient_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """E[-sg(KL_seq) s] with eq (10)'s sign, two minus signs in all, is the gradient of the KL."""
     estimate = -w.l  # eq (10)
     yield same(w.Es(-estimate), w.d_kl)
 
 
 @claim("EMA-eq11-12+reward", over=each(longer_trees))
-def difference_of_log_probs_in_the_reward(w: World) -> Iterator[Found]:
+def difference_of_log_probs_in_the_reward(w: Enumeration) -> Iterator[Found]:
     """E[(R - beta log-ratio) s] is the gradient of objective (1)."""
     for beta in (0.05, 1.0, 3.0):
         yield same(w.Es(w.R - beta * w.l), w.d_reward - beta * w.d_kl)
 
 
-def _token_level(w: World) -> torch.Tensor:
+def _token_level(w: Enumeration) -> torch.Tensor:
     """sum over prefixes of their probability times the gradient of their KL, [rows, vocab]."""
     return sequences.visit_probabilities(w.problem, w.problem.logits)[:, None] * row_gradients(w.problem)
 
@@ -79,7 +79,7 @@ def token_level_gradient() -> Iterator[Found]:
 
 
 @claim("EMA-eq13-14+GRPO", over=each(longer_trees))
-def what_grpo_differentiates(w: World) -> Iterator[Found]:
+def what_grpo_differentiates(w: Enumeration) -> Iterator[Found]:
     """Differentiated per token, K2, K3++ and K4 have eq (14) as their mean; K3 has the forward KL's."""
     for name in ("K2", "K3++", "K4"):
         yield same(w.grad(SAMPLED[name], per_token=True), w.partial(), "inside")
@@ -89,12 +89,12 @@ def what_grpo_differentiates(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq15", over=each(longer_trees))
-def sequence_level_coefficients(w: World) -> Iterator[Found]:
+def sequence_level_coefficients(w: Enumeration) -> Iterator[Found]:
     """Each score times the log-ratios from its token on has the gradient of the sequence KL as its mean."""
     yield same(w.E(w.cumulative()), w.d_kl)
 
 
-def _future_kl(w: World) -> torch.Tensor:
+def _future_kl(w: Enumeration) -> torch.Tensor:
     """KL of everything after each token, given the sequence up to it, [count, length]; 0 at the end."""
     to_go = sum_from_here(token_kls(w.problem, w.problem.logits))
     ahead = sequences.values_of_prefixes(w.problem, to_go)[w.problem.rows] * w.problem.completion_mask
@@ -102,7 +102,7 @@ def _future_kl(w: World) -> torch.Tensor:
 
 
 @claim("EMA-eq16+punish", over=each(longer_trees))
-def future_tokens_are_charged_to_the_present_one(w: World) -> Iterator[Found]:
+def future_tokens_are_charged_to_the_present_one(w: Enumeration) -> Iterator[Found]:
     """What the sequence level adds is each score times the KL still to come, which is never negative."""
     future, logits = _future_kl(w), w.problem.logits
     yield same(w.E(w.cumulative() - w.tokens(w.t.log_ratio)), w.E(w.tokens(future)))
@@ -141,14 +141,14 @@ def close_to_the_anchor_the_levels_agree() -> Iterator[Found]:
 # appendix D
 
 
-def _along(w: World, x: torch.Tensor, place: int) -> torch.Tensor:
+def _along(w: Enumeration, x: torch.Tensor, place: int) -> torch.Tensor:
     """sum over sequences with a common prefix of probability times x_place, [rows, ...]."""
     rows = torch.nn.functional.one_hot(w.problem.rows[:, place], len(w.problem.logits)).to(w.p)
     return torch.einsum("i,ih,i...->h...", w.p * w.problem.completion_mask[:, place], rows, x)
 
 
 @claim("EMA-D1-integrals", over=each(longer_trees, bandits))
-def two_integrals_of_the_product_rule(w: World) -> Iterator[Found]:
+def two_integrals_of_the_product_rule(w: Enumeration) -> Iterator[Found]:
     """The first, over the derivative of pi, is the whole gradient; the second is E[score] = 0."""
     theta = w.problem.logits.detach().clone().requires_grad_()
     logp = w.problem.token_logp(theta).sum(-1)
@@ -162,7 +162,7 @@ def two_integrals_of_the_product_rule(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq68-72", over=each(longer_trees))
-def past_terms_vanish(w: World) -> Iterator[Found]:
+def past_terms_vanish(w: Enumeration) -> Iterator[Found]:
     """(68) to (72): the score-function form, its double sum, and its past terms prefix by prefix."""
     past, future = w.t.log_ratio.cumsum(-1) - w.t.log_ratio, sum_from_here(w.t.log_ratio)
     yield same(w.E(w.s), 0.0)  # the second integral of D.1
@@ -177,7 +177,7 @@ def past_terms_vanish(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq16", "EMA-eq73-74", over=each(longer_trees))
-def token_level_form(w: World) -> Iterator[Found]:
+def token_level_form(w: Enumeration) -> Iterator[Found]:
     """(73) prefix by prefix: E_n[log-ratio times score] is that KL's gradient; (74) is their sum."""
     local = torch.zeros_like(w.problem.logits)
     for n in range(w.problem.rows.shape[1]):

@@ -25,7 +25,7 @@ from kl_book.ledger.claims.ground.synthetic_task import (
     tasks,
 )
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, heads
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits
 
 LAST_SEED = SEEDS[-1]
@@ -37,7 +37,7 @@ def pairs() -> list[tuple[SyntheticTask, int]]:
 
 
 @claim("EMA-G1", over=each(bandits))
-def one_position_by_itself(w: World) -> Iterator[Found]:
+def one_position_by_itself(w: Enumeration) -> Iterator[Found]:
     """Eq (103) at one position: its value is E[-log w] and its gradient P (l - KL), no other row in it."""
     yield same(w.kl, w.E(w.l))
     yield same(w.d_kl.flatten(), w.p * (w.l - w.E(w.l)))
@@ -55,7 +55,7 @@ def scale_meets_the_mass() -> Iterator[Found]:
 
 
 @claim("EMA-G2-sweep", over=each(*bandits()[:6]))
-def error_is_bias_and_noise(w: World) -> Iterator[Found]:
+def error_is_bias_and_noise(w: Enumeration) -> Iterator[Found]:
     """Eq (108) squared is (|bias|^2 + variance / B) / |grad KL|^2: every pair of draws, on small worlds."""
     split, p, q = PUBLISHED["reverse"][0], w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
     x = SyntheticTask(0.0, 0, p, q, w.kl, w.d_kl.flatten())

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
-from kl_book.ledger.claims.comparisons import Comparison, Form, Found, printed, same
+from kl_book.ledger.claims.comparisons import Form, Found, Shortfall, printed, same
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
     Pair,
@@ -23,7 +23,7 @@ from kl_book.ledger.claims.ground.estimates import detached_forward, score_ratio
 from kl_book.ledger.claims.ground.printed import TABLE_5, TABLES, Printed, alpha_5, alpha_9
 from kl_book.ledger.claims.ground.printed_optima import TABLE_6
 from kl_book.ledger.claims.ground.sums import exact, terms
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits
 from kl_companion.divergences import T, W
 from kl_companion.tabular import Problem
@@ -39,12 +39,12 @@ def times_ratio(value: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
 def row_of_table_5(name: str, row: Printed, meaning: Pair, form: Form = "printed") -> Iterator[Found]:
     """f generates what the row's name says, and the expression beside it is sg(w) f(1/w)."""
     f, value = as_function(row.f, T), as_function(row.in_w, W)
-    yield Comparison(form, unequal(row.in_w, W * row.f.subs(T, 1 / W)))
+    yield Shortfall(form, unequal(row.in_w, W * row.f.subs(T, 1 / W)))
     # the first row is printed with its own stop-gradient, the others as r times their value
     estimator = detached_forward if name == "Forward KL" else times_ratio(value)
     for problem in bandits():
         yield same(exact(divergence(f), problem)[0], exact(meaning, problem)[0], form)
-        yield Comparison(form, bias_against(estimator, divergence(f), problem))
+        yield Shortfall(form, bias_against(estimator, divergence(f), problem))
 
 
 def row_as_printed(name: str) -> Iterator[Found]:
@@ -110,7 +110,7 @@ def quotient(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 @claim("EMA-tab5-sgww", over=each(bandits))
-def detached_ratio(w: World) -> Iterator[Found]:
+def detached_ratio(w: Enumeration) -> Iterator[Found]:
     """sg(w)/w is r: value 1, gradient the score, in every sample."""
     for estimator in (quotient, lambda p, q: score_ratio(p)):
         yield same(w.value(estimator), 1.0)

@@ -18,14 +18,14 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import top_k_estimate
 from kl_book.ledger.claims.ground.positions import STEP, moments
 from kl_book.ledger.claims.ground.sums import exact, mean, terms, variance
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, sampled_elsewhere
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
 from kl_companion.tabular import Problem
 
 
 @claim("EMA-5.3-partition", over=each(bandits))
-def head_and_tail_add_up(w: World) -> Iterator[Found]:
+def head_and_tail_add_up(w: Enumeration) -> Iterator[Found]:
     """KL = head + tail on every set, and the tail is the mean of K4 (forward: K5) outside the head."""
     p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
     for chosen in top_k.every_set(w.problem):
@@ -36,7 +36,7 @@ def head_and_tail_add_up(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-5.3-special", over=each(bandits))
-def both_ends_are_known(w: World) -> Iterator[Found]:
+def both_ends_are_known(w: Enumeration) -> Iterator[Found]:
     """The whole vocabulary gives the exact KL in every sample, the empty set the mean of K4 and K5."""
     everything = torch.ones(len(w.p), dtype=torch.bool)
     for direction, name in (("reverse", "k4"), ("forward", "k5")):
@@ -50,8 +50,8 @@ def both_ends_are_known(w: World) -> Iterator[Found]:
             yield same(gradient, 0.0)
 
 
-@claim("EMA-5.3-memory", over=lambda: (World(bandits()[i]) for i in (1, 4, 7)))
-def few_numbers_are_read(w: World) -> Iterator[Found]:
+@claim("EMA-5.3-memory", over=lambda: (Enumeration(bandits()[i]) for i in (1, 4, 7)))
+def few_numbers_are_read(w: Enumeration) -> Iterator[Found]:
     """The estimate and its gradient depend on 2 (k + 1) normalized log-probs per position at the most."""
     p, q = w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
     for fn, direction, source in ((top_k_reverse_kl, "reverse", p), (top_k_forward_kl, "forward", q)):
@@ -119,7 +119,7 @@ def compared(*, gradients_only: bool = False) -> Compared:
     return Compared(sum(x > 1 for x in factors), len(factors), max(factors))
 
 
-def bounds_of_the_noise(w: World) -> Iterator[Found]:
+def bounds_of_the_noise(w: Enumeration) -> Iterator[Found]:
     """The exact condition and the bound, for every set of tokens."""
     ratio, one = (-w.l).exp(), torch.ones_like(w.l)[:, None]
     for chosen in top_k.every_set(w.problem):
@@ -174,13 +174,13 @@ def _visits(problem: Problem, p: torch.Tensor) -> torch.Tensor:
     return seen.index_add(0, problem.rows.flatten(), weight.flatten())
 
 
-def _head_of_the_sampler(w: World, k: int) -> float:
+def _head_of_the_sampler(w: Enumeration, k: int) -> float:
     """Error of the head's expected gradient at the prefixes that the sampler visits."""
     return relative(*(_head_field(w.problem, k, _visits(w.problem, p)) for p in (w.p, w.pi)))
 
 
 @claim("EMA-fig8-head", over=each(sampled_elsewhere))
-def the_head_is_always_on_policy(w: World) -> Iterator[Found]:
+def the_head_is_always_on_policy(w: Enumeration) -> Iterator[Found]:
     """At a prefix the head needs no pi/mu; which prefixes are visited is still the sampler's choice."""
     count, vocab = w.problem.logits.shape
     form = inside if count == 1 else printed

@@ -14,7 +14,7 @@ from kl_book.ledger.claims.ground.estimates import k4, k5, top_k_estimate
 from kl_book.ledger.claims.ground.positions import SMALLEST_BIAS
 from kl_book.ledger.claims.ground.synthetic_task import HEADS, SyntheticTask, forms, tasks
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, bias_of_top_k, of_the_reference, of_the_sampler
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, three_policies
 
 
@@ -55,7 +55,7 @@ SETS = {"reverse": of_the_sampler, "forward": of_the_reference}
 NEAR = three_policies((0.5, 0.3, 0.2), (0.2, 0.35, 0.45), (0.48, 0.33, 0.19))  # near the sampler
 
 
-def biases(w: World, direction: str, chosen: torch.Tensor) -> tuple[float, float, float]:
+def biases(w: Enumeration, direction: str, chosen: torch.Tensor) -> tuple[float, float, float]:
     """Bias of the value: with the tail corrected by pi/mu, as it is sampled, and without a tail."""
     split, truth, _ = PUBLISHED[direction]
     without = split._replace(tail=lambda p, q: 0 * p)
@@ -64,14 +64,14 @@ def biases(w: World, direction: str, chosen: torch.Tensor) -> tuple[float, float
     return abs(corrected[0]), abs(left[0]), abs(dropped[0])
 
 
-def outside(w: World, direction: str, chosen: torch.Tensor) -> float:
+def outside(w: Enumeration, direction: str, chosen: torch.Tensor) -> float:
     """The part of the KL that the tokens outside the head hold, by its definition."""
     p, q = w.problem.logits[0].log_softmax(-1), w.problem.ref_logits[0].log_softmax(-1)
     a, b = (p, q) if direction == "reverse" else (q, p)
     return abs((a.exp() * (a - b))[~chosen].sum().item())
 
 
-def truncated(direction: str) -> Iterator[tuple[World, torch.Tensor]]:
+def truncated(direction: str) -> Iterator[tuple[Enumeration, torch.Tensor]]:
     """Worlds that another policy samples, and every head of them that leaves a tail."""
     for w in each(lambda: sampled_elsewhere()[:6], NEAR)():
         yield from ((w, chosen) for chosen in [*SETS[direction](w.problem)][1:-1])
@@ -96,5 +96,5 @@ def uncorrected_beside_dropped() -> dict[str, Any]:
     for direction in SETS:
         of_all = [biases(w, direction, chosen) for w, chosen in truncated(direction)]
         worse[f"worse_{direction}"] = sum(left > dropped for _, left, dropped in of_all)
-    _, left, dropped = biases(World(NEAR), "reverse", torch.tensor([True, False, False]))
+    _, left, dropped = biases(Enumeration(NEAR), "reverse", torch.tensor([True, False, False]))
     return {**worse, "cases": len(of_all), "left": left, "dropped": dropped}

@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from kl_book.ledger.claims.checks import claim_rows
-from kl_book.ledger.claims.comparisons import Comparison, Form, Found, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Form, Found, Shortfall, numbers, printed, same
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
     Pair,
@@ -39,7 +39,7 @@ def weight(row: Printed, *, target_first: bool, form: Form = "printed") -> Itera
     right = row.f.subs(T, W) - W * slope.subs(T, W) if target_first else slope.subs(T, 1 / W)
     f, in_w = as_function(row.f, T), as_function(row.in_w, W)
     d = arguments_exchanged(divergence(f)) if target_first else divergence(f)
-    yield Comparison(form, unequal(row.in_w, right))
+    yield Shortfall(form, unequal(row.in_w, right))
     for p in targets():
         yield same(field(in_w(ref_ratio(p)), p), exact(d, p)[1], form)
 

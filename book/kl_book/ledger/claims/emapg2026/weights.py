@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
-from kl_book.ledger.claims.comparisons import Comparison, Found, at_most, less, printed, same
+from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, less, printed, same
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, arguments_exchanged, divergence
 from kl_book.ledger.claims.ground.errors import relative, violation
 from kl_book.ledger.claims.ground.groups import groups
 from kl_book.ledger.claims.ground.sums import exact, ref_ratio
 from kl_book.ledger.claims.ground.targets import at_optimum, target, targets
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, two_policies
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -57,9 +57,9 @@ ORDERS = ((policy_first, phi_weight), (target_first, psi_weight))
 
 
 @claim("EMA-K-logZ", over=each(bandits))
-def log_partition_function_is_the_best_value(w: World) -> Iterator[Found]:
+def log_partition_function_is_the_best_value(w: Enumeration) -> Iterator[Found]:
     """log Z = max of E[R] - KL(pi||ref), reached at pi*; the expected reward alone is another number."""
-    best = World(at_optimum(w.problem))
+    best = Enumeration(at_optimum(w.problem))
     yield at_most(best.E(best.R) - best.kl, w.log_z, "inside")
     yield at_most(w.E(w.R) - w.kl, w.log_z - 1e-6, "inside")
     yield same(best.E(best.R) - best.kl, w.log_z, "inside")
@@ -71,8 +71,8 @@ def log_partition_function_is_the_best_value(w: World) -> Iterator[Found]:
 def two_even_answers() -> dict[str, Any]:
     """Rewards 1 and 0: log Z, and the expected reward of the optimal policy."""
     even = two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
-    best = World(at_optimum(even))
-    return {"log_z": float(World(even).log_z), "reward": float(best.E(best.R))}
+    best = Enumeration(at_optimum(even))
+    return {"log_z": float(Enumeration(even).log_z), "reward": float(best.E(best.R))}
 
 
 def dual(f: Function) -> Function:
@@ -85,7 +85,7 @@ def of_ratio(f: Function) -> Pair:
     return lambda p, q: f((q - p).exp())
 
 
-def descends(d: Pair, ascended: torch.Tensor, w: World) -> Comparison:
+def descends(d: Pair, ascended: torch.Tensor, w: Enumeration) -> Shortfall:
     """A small step along E[weight s] lowers the divergence."""
     step = w.Es(ascended)
     moved = w.replace(logits=w.problem.logits + 1e-4 * step / (1 + step.norm()))
@@ -93,7 +93,7 @@ def descends(d: Pair, ascended: torch.Tensor, w: World) -> Comparison:
 
 
 @claim("EMA-eq153-157", over=each(targets))
-def with_the_policy_first(w: World) -> Iterator[Found]:
+def with_the_policy_first(w: Enumeration) -> Iterator[Found]:
     """D_f(pi||pi*) = E[w f(1/w)]; grad w = -w s; weight g - w g' = f'(1/w), which -phi ascends."""
     ratio = ref_ratio(w.problem)
     yield same(w.slope(of_ratio(torch.log)), -w.s)
@@ -109,7 +109,7 @@ def with_the_policy_first(w: World) -> Iterator[Found]:
 
 
 @claim("EMA-eq158-160", over=each(targets))
-def with_the_target_first(w: World) -> Iterator[Found]:
+def with_the_target_first(w: Enumeration) -> Iterator[Found]:
     """D_f(pi*||pi) = E[f(w)] with the gradient E[(f(w) - w f'(w)) s]."""
     ratio = ref_ratio(w.problem)
     for f in GENERATORS.values():
@@ -120,7 +120,7 @@ def with_the_target_first(w: World) -> Iterator[Found]:
         yield same(w.E(by_parts), slope)
 
 
-def differences(d: Pair, w: World) -> torch.Tensor:
+def differences(d: Pair, w: Enumeration) -> torch.Tensor:
     """Central differences of a divergence in every logit, [rows, vocab]."""
     quotients = torch.zeros_like(w.problem.logits)
     for place in itertools.product(*map(range, quotients.shape)):
@@ -132,7 +132,7 @@ def differences(d: Pair, w: World) -> torch.Tensor:
 
 
 @claim("EMA-eq161-162", over=each(lambda: targets()[:6]))
-def both_orders(w: World) -> Iterator[Found]:
+def both_orders(w: Enumeration) -> Iterator[Found]:
     """E[phi s] and E[psi s] are the gradients, against differences of the divergences themselves."""
     for f, (d, weight) in itertools.product(GENERATORS.values(), ORDERS):
         slope = w.Es(weight(f, ref_ratio(w.problem)))
@@ -153,7 +153,7 @@ def ascended(order: tuple[Callable[[Function], Pair], Callable[..., torch.Tensor
 claim_rows(ascended, {"EMA-fig10": [ORDERS[0]], "EMA-fig11": [ORDERS[1]]})
 
 
-def estimated(w: World, size: int, weight: Function, *, left_out: bool = False) -> torch.Tensor:
+def estimated(w: Enumeration, size: int, weight: Function, *, left_out: bool = False) -> torch.Tensor:
     """Mean gradient with the weight of the estimated w, over all groups; ``w`` is a target.
 
     ``left_out``: Z of each rollout comes from the others of its group.
@@ -165,7 +165,7 @@ def estimated(w: World, size: int, weight: Function, *, left_out: bool = False) 
     return torch.einsum("g,gi,girv->rv", chance, weight(ratio / z), w.s[drawn]) / size
 
 
-def estimated_by_counts(w: World, size: int, weight: Function) -> torch.Tensor:
+def estimated_by_counts(w: Enumeration, size: int, weight: Function) -> torch.Tensor:
     """`estimated` for two tokens, by the number of firsts in the group, so that groups may be large."""
     n = torch.arange(size + 1, dtype=torch.float64)
     log_count = torch.lgamma(n.new_tensor(size + 1)) - torch.lgamma(n + 1) - torch.lgamma(size - n + 1)
@@ -174,9 +174,9 @@ def estimated_by_counts(w: World, size: int, weight: Function) -> torch.Tensor:
     return torch.einsum("n,ni,irv->rv", chance, share * weight(ratio / (share @ ratio)[:, None]), w.s)
 
 
-def small_target() -> World:
+def small_target() -> Enumeration:
     """Two answers, so that groups may be large."""
-    return World(target(bandits()[1]))
+    return Enumeration(target(bandits()[1]))
 
 
 def share_of_the_bias(size: int) -> float:

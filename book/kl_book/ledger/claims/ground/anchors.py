@@ -217,7 +217,7 @@ def changing_fisher(t: int) -> torch.Tensor:
     return x @ x.T
 
 
-class Step(NamedTuple):
+class AnchorStep(NamedTuple):
     """One step: (policy, anchor) before and after it, and what they were moved by."""
 
     by: Rates
@@ -227,12 +227,12 @@ class Step(NamedTuple):
     after: tuple[torch.Tensor, torch.Tensor]
 
 
-def changing_steps() -> Iterator[Step]:
+def changing_steps() -> Iterator[AnchorStep]:
     """Five steps for each of several rates, with another matrix and gradient at every step."""
     for by in map(Rates, (0.0, 0.5, 0.95, 0.9), (0.3, 0.1, 1.0, 0.5), (0.1, 2.0, 0.0, 0.7)):
         theta, anchor = normal(2, 6, seed=50)
         for t, gradient in enumerate(normal(5, 6, seed=51)):
             matrix = changing_fisher(t)
             after = ema_step(theta, anchor, gradient, matrix @ (theta - anchor), by)
-            yield Step(by, matrix, gradient, (theta, anchor), after)
+            yield AnchorStep(by, matrix, gradient, (theta, anchor), after)
             theta, anchor = after

@@ -12,15 +12,15 @@ from kl_book.ledger.claims.ground.best_policies import Objective
 from kl_book.ledger.claims.ground.groups import groups, ordered, standardized_or_zero
 from kl_book.ledger.claims.ground.preferences import expected_preference
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean
-from kl_book.ledger.claims.ground.world import World
+from kl_book.ledger.claims.ground.world import Enumeration
 
 
-def exact_in_policy(w: World, f: Objective) -> tuple[float, torch.Tensor]:
+def exact_in_policy(w: Enumeration, f: Objective) -> tuple[float, torch.Tensor]:
     """Value and exact gradient, [rows, vocab], of a function of the probabilities of all answers."""
     return exact(lambda p, q: f(p.exp()), w.problem)
 
 
-def policy_mean(w: World, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+def policy_mean(w: Enumeration, x: torch.Tensor) -> tuple[float, torch.Tensor]:
     """E_pi[x] of a number per answer, and its exact gradient, [rows, vocab]."""
     return exact_in_policy(w, lambda p: p @ x)
 
@@ -68,7 +68,7 @@ def group_penalty(new: torch.Tensor, old: torch.Tensor, ref: torch.Tensor, size:
     return chance @ (ratio - ratio.log() - 1).mean(-1)
 
 
-def printed_objective(w: World, size: int, beta: float, epsilon: float | None = None) -> Objective:
+def printed_objective(w: Enumeration, size: int, beta: float, epsilon: float | None = None) -> Objective:
     """Eq (1) for one context with certain rewards, as a function of pi_theta, [count] to a scalar."""
     levels = w.R[:, None]
 
@@ -79,23 +79,23 @@ def printed_objective(w: World, size: int, beta: float, epsilon: float | None = 
     return objective
 
 
-def reward_update(w: World, size: int, rewards: torch.Tensor) -> torch.Tensor:
+def reward_update(w: Enumeration, size: int, rewards: torch.Tensor) -> torch.Tensor:
     """Gradient of the reward part of eq (1) without its clip, group by group, [rows, vocab]."""
     p, index = groups(w.problem, size)
     weighted = standardized_or_zero(rewards[index]) * w.rho[index]
     return torch.einsum("g,gi,girv->rv", p, weighted, w.s[index]) / size
 
 
-def preference_gradient(w: World, size: int) -> torch.Tensor:
+def preference_gradient(w: Enumeration, size: int) -> torch.Tensor:
     """Exact gradient of the expected preference of an answer of the policy, [rows, vocab]."""
     return policy_mean(w, expected_preference(w.R, w.p, size))[1]
 
 
-def in_logits(w: World, slopes: torch.Tensor) -> torch.Tensor:
+def in_logits(w: Enumeration, slopes: torch.Tensor) -> torch.Tensor:
     """A gradient in the probabilities of the answers as one in the logits, [rows, vocab]."""
     return mean(w.pi * slopes, w.s)
 
 
-def kl_from_reference(w: World) -> Objective:
+def kl_from_reference(w: Enumeration) -> Objective:
     """KL(pi_ref || pi) as a function of pi_theta."""
     return lambda new: forward_kl(new.log(), w.ref.log())

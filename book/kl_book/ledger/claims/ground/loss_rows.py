@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from kl_book.ledger.claims.comparisons import Comparison, differs, same
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.comparisons import Shortfall, differs, same
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere
 
 
@@ -25,11 +25,11 @@ class LossRow(NamedTuple):
     ratio: Literal["attached", "detached"] = "attached"
     off: bool = False
 
-    def worlds(self) -> Iterator[World]:
+    def worlds(self) -> Iterator[Enumeration]:
         """The worlds that the row is about."""
         return each(sampled_elsewhere if self.off else all_worlds)()
 
-    def gradient(self) -> Iterator[Comparison]:
+    def gradient(self) -> Iterator[Shortfall]:
         """Compare the gradient with c rho s; its mean with that of the KL, or of E[k2], which is another."""
         for w in self.worlds():
             c = {"k1": w.l, "k1 + 1": w.l + 1, "k2 + k1": w.l**2 / 2 + w.l}[self.coefficient]

@@ -9,7 +9,7 @@ from functools import cache
 
 import sympy
 
-from kl_book.ledger.claims.comparisons import Comparison, regardless
+from kl_book.ledger.claims.comparisons import Shortfall, regardless
 from kl_book.ledger.claims.ground.errors import violation
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
@@ -86,10 +86,10 @@ def share_of_larger_variance(*names: str) -> tuple[float, float]:
     return share_of_cases(printed), share_of_cases(inside)
 
 
-def smaller_variances(*names: str) -> Iterator[Comparison]:
+def smaller_variances(*names: str) -> Iterator[Shortfall]:
     """The variances of these values stay below that of k1, and none of their samples is negative."""
     share, share_inside = share_of_larger_variance(*names)
-    yield Comparison("printed", share)
-    yield Comparison("inside", share_inside)
+    yield Shortfall("printed", share)
+    yield Shortfall("inside", share_inside)
     for name, problem in itertools.product(names, worlds()):
         yield from regardless(violation(-float(values(name, problem).min())))

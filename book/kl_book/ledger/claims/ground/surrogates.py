@@ -17,7 +17,7 @@ from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import violation
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.updates import every_token
-from kl_book.ledger.claims.ground.world import World
+from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import hedge_trees
 from kl_companion.tabular import Problem, prefix_tree
 
@@ -33,7 +33,7 @@ def _towards(problem: Problem, share: float) -> Problem:
     return problem._replace(logits=start + share * (problem.logits - start))
 
 
-class Engines(World):
+class Engines(Enumeration):
     """A world whose reference is the older policy of the training engine, and its sampler another engine.
 
     A surrogate is a function of such a world and of the policy's logits.

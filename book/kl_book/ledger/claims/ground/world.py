@@ -26,7 +26,7 @@ from kl_book.ledger.claims.ground.sums import (
 from kl_companion.tabular import Problem
 
 
-class World(NamedTuple):
+class Enumeration(NamedTuple):
     """All answers of one small problem: policy, reference and sampler, enumerated.
 
     Expectations are over the sampler. ``count`` is the number of answers, ``rows`` that of prefixes.
@@ -186,28 +186,28 @@ class World(NamedTuple):
         """Gradient of the sum of token KLs with the probabilities of prefixes held fixed, [rows, vocab]."""
         return sequences.partial_gradient(self.problem, forward=forward, visits=visits)
 
-    def near(self, bound: float = worlds.BOUND) -> World:
+    def near(self, bound: float = worlds.BOUND) -> Enumeration:
         """The same world with its policy pulled towards the reference, no log-ratio beyond ``bound``."""
-        return World(worlds.near(self.problem, bound))
+        return Enumeration(worlds.near(self.problem, bound))
 
-    def replace(self, **changes: Any) -> World:
+    def replace(self, **changes: Any) -> Enumeration:
         """The same world with other logits, reference, sampler or rewards."""
         return self._replace(problem=self.problem._replace(**changes))
 
 
-def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], Iterator[World]]:
+def each(*problems: Callable[[], Iterable[Problem]] | Problem) -> Callable[[], Iterator[Enumeration]]:
     """What a check is run over: the worlds of lists of problems, and single ones."""
 
-    def every() -> Iterator[World]:
+    def every() -> Iterator[Enumeration]:
         for one in problems:
-            yield from (World(problem) for problem in (one() if callable(one) else (one,)))
+            yield from (Enumeration(problem) for problem in (one() if callable(one) else (one,)))
 
     return every
 
 
-def two(policy: Sequence[float], reference: Sequence[float]) -> World:
+def two(policy: Sequence[float], reference: Sequence[float]) -> Enumeration:
     """A bandit with these probabilities."""
-    return World(worlds.two_policies(policy, reference))
+    return Enumeration(worlds.two_policies(policy, reference))
 
 
 SMALL = two((0.75, 0.25), (0.5, 0.5))  # of worked examples
@@ -215,10 +215,10 @@ SMALL = two((0.75, 0.25), (0.5, 0.5))  # of worked examples
 
 def in_groups(
     *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = rollouts.SIZES
-) -> Callable[[], Iterator[tuple[World, rollouts.Group]]]:
+) -> Callable[[], Iterator[tuple[Enumeration, rollouts.Group]]]:
     """What a check is run over: the same worlds, each with all its groups of every size."""
 
-    def every() -> Iterator[tuple[World, rollouts.Group]]:
+    def every() -> Iterator[tuple[Enumeration, rollouts.Group]]:
         for world in each(*problems)():
             yield from ((world, rollouts.group(world.problem, size)) for size in sizes)
 

@@ -9,8 +9,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import (
-    Comparison,
     Found,
+    Shortfall,
     at_most,
     differs,
     inside,
@@ -22,12 +22,12 @@ from kl_book.ledger.claims.comparisons import (
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.groups import centered_gradient, groups
-from kl_book.ledger.claims.ground.world import SMALL, World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, worlds
 from kl_companion.tabular import bandit, draw_statistics
 
 
-def _steps_of_appendix_a(w: World) -> tuple[torch.Tensor, ...]:
+def _steps_of_appendix_a(w: Enumeration) -> tuple[torch.Tensor, ...]:
     """(a), (b), (c) as printed, (c) with its sign turned; each [vocab] of a bandit."""
     p, q, score = w.p, w.ref, w.s[:, 0]
     slope = torch.autograd.functional.jacobian(
@@ -39,7 +39,7 @@ def _steps_of_appendix_a(w: World) -> tuple[torch.Tensor, ...]:
 
 
 @claim("TM-appA-ab", over=each(bandits))
-def first_steps_of_appendix_a(w: World) -> Iterator[Found]:
+def first_steps_of_appendix_a(w: Enumeration) -> Iterator[Found]:
     """Steps (a), (b) and the result (d) agree with the differentiated k3 and with the other KL.
 
     Of the three terms of the estimate, differentiated, only the ratio has a mean.
@@ -54,7 +54,7 @@ def first_steps_of_appendix_a(w: World) -> Iterator[Found]:
 
 
 @claim("TM-appA-c", over=each(bandits))
-def third_step_of_appendix_a(w: World) -> Iterator[Found]:
+def third_step_of_appendix_a(w: Enumeration) -> Iterator[Found]:
     """Step (c) carries two minus signs where one belongs."""
     *_, c, turned = _steps_of_appendix_a(w)
     yield same(c, w.d_forward[0], by=relative)
@@ -68,7 +68,7 @@ UNBIASED = ("k1", "k3", "k_lambda(0.5)", "k_lambda(-1)")
 
 
 @claim("TM-appB-ghat", over=each(worlds))
-def both_parts_together_are_unbiased(w: World) -> Iterator[Found]:
+def both_parts_together_are_unbiased(w: Enumeration) -> Iterator[Found]:
     """Both parts have the gradient of the estimate's mean as their mean: that of the KL where unbiased."""
     for k in (*UNBIASED, "k2"):
         yield same(w.grad(k) + w.Es(w.value(k)), w.d_square if k == "k2" else w.d_kl)
@@ -76,7 +76,7 @@ def both_parts_together_are_unbiased(w: World) -> Iterator[Found]:
 
 
 @claim("TM-appB-score", over=each(worlds))
-def score_part_of_vanilla_is_everything(w: World) -> Iterator[Found]:
+def score_part_of_vanilla_is_everything(w: Enumeration) -> Iterator[Found]:
     """For k1 the score-function part alone is the whole gradient; for k3 it is not."""
     yield same(w.Es(w.value("k1")), w.d_kl)
     yield differs(w.Es(w.value("k3")), w.d_kl)
@@ -87,7 +87,7 @@ def path_wise_part_is_highly_biased_in_all_cases() -> Iterator[Found]:
     """Highly biased is taken as a fifth of the gradient; the squared estimate has no bias at all."""
     drawn = arms()
     policies = zip(drawn.logits, drawn.ref_logits, strict=True)
-    right = [World(drawn._replace(logits=a, ref_logits=b)).d_kl.flatten() for a, b in policies]
+    right = [Enumeration(drawn._replace(logits=a, ref_logits=b)).d_kl.flatten() for a, b in policies]
     share = []
     for k in UNBIASED:
         means = torch.as_tensor(draw_statistics(k, drawn).at(1).gradient).flatten(1)
@@ -119,7 +119,7 @@ def mean_squared_error_is_a_mean() -> Iterator[Found]:
 def average_over_parameters_is_a_sum() -> Iterator[Found]:
     """The formula sums over parameters; an average is smaller by the root of their number."""
     for seed in (2, 1, 0):
-        w = World(bandit(100, seed=seed))
+        w = Enumeration(bandit(100, seed=seed))
         error = (w.vanilla() - w.d_kl).square().squeeze(1)
         average, total = (float(w.E(x)) ** 0.5 for x in (error.mean(-1), error.sum(-1)))
         rmse = draw_statistics("k1", w.problem, placement="reward").at(1).gradient_rmse
@@ -134,13 +134,13 @@ def _objective(
     return (logp.exp() * rewards).sum() - beta * sums.reverse_kl(logp, ref_logp)
 
 
-def _settings() -> Iterator[Comparison]:
+def _settings() -> Iterator[Shortfall]:
     """Moments of what is drawn, and the mean of the sampled update over all pairs of samples."""
     drawn, beta = arms(), 0.7
     for x in (drawn.ref_logits, drawn.logits - drawn.ref_logits, drawn.rewards):
         yield less(abs(float(x.mean())), 0.05, by=0.0)  # 10^4 numbers: five standard errors
         yield less(abs(float(x.var()) - 1), 0.08, by=0.0)
-    for w in map(World, bandits()[:6]):
+    for w in map(Enumeration, bandits()[:6]):
         chance, pair = groups(w.problem, 2)
         reward = centered_gradient(w.problem, 2, "leave_one_out", w.R)
         update = reward - beta * w.vanilla()[pair].mean(1)

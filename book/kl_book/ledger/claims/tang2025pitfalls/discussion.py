@@ -13,7 +13,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, inside, less, numb
 from kl_book.ledger.claims.ground.errors import apart, degree, worst
 from kl_book.ledger.claims.ground.learning import lower_mean, optimum_at
 from kl_book.ledger.claims.ground.sums import Formula, forward_kl, reverse_kl
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, worlds
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.tabular import bandit, learn
@@ -22,7 +22,7 @@ from kl_companion.theory.optima import optimal_policy
 LEVELS = (0.01, 0.05, 0.1)  # of the KL
 
 
-def _disagreement(w: World) -> float:
+def _disagreement(w: Enumeration) -> float:
     """|KL(pi, ref) - KL(ref, pi)| over the smaller of the two."""
     return abs(w.kl - w.forward) / max(min(w.kl, w.forward), 1e-300)
 
@@ -143,7 +143,7 @@ def both_estimates_trace_one_curve_at_low_kl() -> Iterator[Found]:
 HIGHEST = 6  # power of the log-ratio
 
 
-def _forces(off: World, beta: float) -> dict[str, torch.Tensor]:
+def _forces(off: Enumeration, beta: float) -> dict[str, torch.Tensor]:
     """Gradient at the optimum pi* of each way to add the squared log-ratio to an off-policy problem."""
     w = off.replace(logits=(off.problem.ref_logits[0].log_softmax(-1) + off.R / beta).log_softmax(-1)[None])
     mu, p, score, r = w.p, w.pi, w.s[:, 0], w.R
@@ -169,7 +169,7 @@ def _maximizer(reference: float, mu: float, beta: float = 1.0) -> float:
 @claim("TM-6-squared-offpolicy")
 def squared_log_ratio_alone_keeps_the_optimum() -> Iterator[Found]:
     """With the reward under mu as well only the square keeps the optimum; with it under pi it does not."""
-    several = [World(bandit(v, seed=v, off_policy=True)) for v in (2, 4, 8)]
+    several = [Enumeration(bandit(v, seed=v, off_policy=True)) for v in (2, 4, 8)]
     forces = [_forces(w, beta) for w in several for beta in (0.5, 1.0, 2.0)]
     for force in forces:
         yield printed(float(force["expected reward"].norm() / force["reward"].norm()))
@@ -182,7 +182,7 @@ def squared_log_ratio_alone_keeps_the_optimum() -> Iterator[Found]:
     yield numbers(best=torch.sigmoid(torch.tensor(1.0).double()), moved=_maximizer(0.5, 0.1))
 
 
-def _powers(w: World) -> torch.Tensor:
+def _powers(w: Enumeration) -> torch.Tensor:
     """Expected gradient of each power of the log-ratio, differentiated: [parameters, `HIGHEST`]."""
     fields = [w.grad(lambda a, b, k=k: (a - b) ** k) for k in range(1, HIGHEST + 1)]  # type: ignore[misc]
     return torch.stack([f.flatten() for f in fields], dim=1)

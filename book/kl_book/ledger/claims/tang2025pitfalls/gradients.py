@@ -12,7 +12,7 @@ from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, sam
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import degree, relative
 from kl_book.ledger.claims.ground.groups import centered, groups
-from kl_book.ledger.claims.ground.world import SMALL, World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, hedge_bandits, hedge_trees, worlds
 from kl_companion.tabular import learn
 from kl_companion.theory.optima import optimal_policy
@@ -21,7 +21,7 @@ LAMBDAS = (-1.0, 0.5, 1.0, 3.0)
 
 
 @claim("TM-3-nonimplication", over=each(worlds))
-def unbiased_value_does_not_imply_unbiased_gradient(w: World) -> Iterator[Found]:
+def unbiased_value_does_not_imply_unbiased_gradient(w: Enumeration) -> Iterator[Found]:
     """k1 and k3 have the right mean, and gradients with another mean."""
     for k in ("k1", "k3"):
         yield same(w.E(w.value(k)), w.kl)
@@ -29,7 +29,7 @@ def unbiased_value_does_not_imply_unbiased_gradient(w: World) -> Iterator[Found]
 
 
 @claim("TM-eq2", over=each(worlds))
-def differentiated_vanilla_is_zero_on_average(w: World) -> Iterator[Found]:
+def differentiated_vanilla_is_zero_on_average(w: Enumeration) -> Iterator[Found]:
     """E[grad k1] = E[score] = 0, although no sample of it is zero."""
     yield same(w.grad("k1"), 0.0)
     yield same(w.slope("k1"), w.s)
@@ -61,7 +61,7 @@ def differentiated_vanilla_only_adds_noise() -> Iterator[Found]:
 
 
 @claim("TM-eq3", over=each(worlds))
-def differentiated_reduced_is_the_other_kl(w: World) -> Iterator[Found]:
+def differentiated_reduced_is_the_other_kl(w: Enumeration) -> Iterator[Found]:
     """E[grad k3] is the gradient of KL(pi_ref || pi), and not that of KL(pi || pi_ref)."""
     yield same(w.grad("k3"), w.d_forward)
     yield differs(w.grad("k3"), w.d_kl)
@@ -82,14 +82,14 @@ def same_minimizer_alone_another_one_with_a_reward() -> Iterator[Found]:
         yield differs(rests, best)
 
 
-def _force(w: World, logp: torch.Tensor) -> torch.Tensor:
+def _force(w: Enumeration, logp: torch.Tensor) -> torch.Tensor:
     """Gradient of the reward less the mean of the differentiated k3, at another policy."""
     at = w.replace(logits=logp[None])
     return ((w.R * logp.exp())[:, None, None] * at.s).sum(0) - at.grad("k3")
 
 
 @claim("TM-3-lambda-grad", over=each(worlds))
-def factor_scales_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
+def factor_scales_the_gradient_of_the_other_kl(w: Enumeration) -> Iterator[Found]:
     """A vector of mean lambda grad KL(pi_ref || pi); the printed right-hand side is a number."""
     for lam in LAMBDAS:
         mean = w.grad(f"k_lambda({lam:g})")
@@ -99,7 +99,7 @@ def factor_scales_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
 
 
 @claim("TM-3-lambda0", over=each(worlds))
-def no_factor_no_regularization(w: World) -> Iterator[Found]:
+def no_factor_no_regularization(w: Enumeration) -> Iterator[Found]:
     """With factor 0 the expected gradient vanishes; with any other it does not."""
     yield same(w.grad("k_lambda(0)"), 0.0)
     for lam in LAMBDAS:
@@ -107,39 +107,39 @@ def no_factor_no_regularization(w: World) -> Iterator[Found]:
 
 
 @claim("TM-3-squared-grad", over=each(worlds))
-def differentiated_square_is_right(w: World) -> Iterator[Found]:
+def differentiated_square_is_right(w: Enumeration) -> Iterator[Found]:
     """E[grad k2] = E[log-ratio times score] = grad KL(pi || pi_ref)."""
     yield same(w.grad("k2"), w.d_kl)
     yield same(w.E(w.vanilla()), w.d_kl)
 
 
 @claim("TM-eq4", over=each(worlds))
-def vanilla_gradient_is_the_squared_estimate_differentiated(w: World) -> Iterator[Found]:
+def vanilla_gradient_is_the_squared_estimate_differentiated(w: Enumeration) -> Iterator[Found]:
     """Sample by sample, log-ratio times score is the gradient of k2."""
     yield same(w.slope("k2"), w.vanilla())
 
 
 @claim("TM-3-surrogate", over=each(worlds))
-def surrogate_loss_gives_the_vanilla_gradient(w: World) -> Iterator[Found]:
+def surrogate_loss_gives_the_vanilla_gradient(w: Enumeration) -> Iterator[Found]:
     """Differentiating sg(log-ratio) log pi gives log-ratio times score, sample by sample."""
     yield same(w.slope(lambda a, b: (a - b).detach() * a), w.vanilla())
 
 
-def _best_baseline(w: World) -> float:
+def _best_baseline(w: Enumeration) -> float:
     """The constant of least variance: E[log-ratio |score|^2] / E[|score|^2]."""
     square = w.s.square().sum((-2, -1))
     return float((w.p * square * w.l).sum() / (w.p * square).sum())
 
 
 @claim("TM-3-baseline", over=each(worlds))
-def a_baseline_can_lower_the_variance(w: World) -> Iterator[Found]:
+def a_baseline_can_lower_the_variance(w: Enumeration) -> Iterator[Found]:
     """Any constant keeps the mean, and some constant lowers the variance."""
     for v in (-2.0, 0.3, 5.0):
         yield same(w.E(w.vanilla(v)), w.d_kl)
     yield less(w.var(w.vanilla(_best_baseline(w))), w.var(w.vanilla()), by=1e-12)
 
 
-def _with_baselines(w: World) -> tuple[float, ...]:
+def _with_baselines(w: Enumeration) -> tuple[float, ...]:
     """Variance with the best constant, with the KL and without a baseline."""
     return tuple(w.var(w.vanilla(v)) for v in (_best_baseline(w), w.kl, 0.0))
 
@@ -160,7 +160,7 @@ def the_kl_is_a_near_optimal_baseline() -> Iterator[Found]:
     beyond = sum(degree(kl / max(best, 1e-300) - 1) > 0 for best, kl, _ in fixed)
     worse = sum(kl > other for _, kl, other in fixed)
     pairs = zip(arms(20).logits, arms(20).ref_logits, strict=True)
-    drawn = [_with_baselines(World(arms()._replace(logits=a, ref_logits=b))) for a, b in pairs]
+    drawn = [_with_baselines(Enumeration(arms()._replace(logits=a, ref_logits=b))) for a, b in pairs]
     excess = [100 * (kl / best - 1) for best, kl, _ in drawn]
     yield same(beyond / len(fixed), 0.0)
     yield numbers(none=none, at_kl=at_kl, least=least, average=sum(excess) / len(excess), most=max(excess))
@@ -168,7 +168,7 @@ def the_kl_is_a_near_optimal_baseline() -> Iterator[Found]:
 
 
 @claim("TM-3-LOO", over=each(bandits))
-def leave_one_out_adds_no_bias(w: World) -> Iterator[Found]:
+def leave_one_out_adds_no_bias(w: Enumeration) -> Iterator[Found]:
     """Over all pairs and triples, its mean is the KL, and the mean of the estimate is the gradient."""
     for n in (n for n in (2, 3) if len(w.p) ** n <= 100):
         chance, group = groups(w.problem, n)

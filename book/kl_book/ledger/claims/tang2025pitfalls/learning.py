@@ -18,7 +18,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, inside, l
 from kl_book.ledger.claims.ground.errors import degree, worst
 from kl_book.ledger.claims.ground.learning import lower_mean
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import arms, bandits
 from kl_book.ledger.claims.standard import DEGREE
 from kl_companion.tabular import Problem, learn
@@ -91,13 +91,13 @@ def _objective(
     return (logp.exp() * rewards).sum(-1) - beta * reverse_kl(logp, ref_logp)
 
 
-def _best(w: World, beta: float) -> torch.Tensor:
+def _best(w: Enumeration, beta: float) -> torch.Tensor:
     """Log-probs of ref exp(r / beta), [vocab]."""
     return (_reference(w.problem) + w.R / beta).log_softmax(-1)
 
 
 @claim("TM-3.1-objective", over=each(bandits))
-def optimum_of_the_regularized_reward(w: World) -> Iterator[Found]:
+def optimum_of_the_regularized_reward(w: Enumeration) -> Iterator[Found]:
     """At ref exp(r / beta) the gradient vanishes, and no other policy does better."""
     for beta in BETAS:
         best = _best(w, beta)
@@ -109,7 +109,7 @@ def optimum_of_the_regularized_reward(w: World) -> Iterator[Found]:
         yield at_most(_objective(logp, _reference(w.problem), w.R, beta), value + 1e-12)
 
 
-def _spread(w: World, beta: float, factor: float) -> float:
+def _spread(w: Enumeration, beta: float, factor: float) -> float:
     """Largest difference, between policies, of the objective plus a factor times KL(pi || pi*)."""
     tries = torch.cat([w.problem.logits, w.problem.ref_logits, 3 * torch.eye(len(w.R)).double()])
     logp = tries.log_softmax(-1)
@@ -131,7 +131,7 @@ def objective_is_a_constant_away_from_minus_the_kl() -> Iterator[Found]:
 
 
 @claim("TM-pi-rev", over=each(bandits))
-def optimum_with_the_other_kl(w: World) -> Iterator[Found]:
+def optimum_with_the_other_kl(w: Enumeration) -> Iterator[Found]:
     """beta ref / (lambda - r), with lambda from bisection above the largest reward, is the maximizer."""
     r, ref_logp = w.R, _reference(w.problem)
     for beta in BETAS:

@@ -12,13 +12,13 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, num
 from kl_book.ledger.claims.ground import sequences
 from kl_book.ledger.claims.ground.errors import hedged, relative
 from kl_book.ledger.claims.ground.learning import lower_mean
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees, trees
 from kl_companion.tabular import prefix_tree
 
 
 @claim("TM-4.1-reverse-seq", over=each(trees))
-def gradient_of_the_reverse_sequence_kl(w: World) -> Iterator[Found]:
+def gradient_of_the_reverse_sequence_kl(w: Enumeration) -> Iterator[Found]:
     """grad KL_seq(ref, pi) is the sum of the same token gradients, its prefixes drawn from the reference."""
     yield same(w.partial(forward=True, visits=w.ref), w.d_forward)
     yield differs(w.partial(forward=True), w.d_forward)
@@ -42,7 +42,7 @@ def analytic_sequence_gradient_needs_all_sequences() -> Iterator[Found]:
     yield numbers(digits=math.log10(1000) * 99)
 
 
-def _token_gradients(w: World) -> torch.Tensor:
+def _token_gradients(w: Enumeration) -> torch.Tensor:
     """Exact gradients of the token KLs along every sequence, summed, [count, rows, vocab]."""
     p = w.problem.logits.softmax(-1)
     ratio = w.problem.logits.log_softmax(-1) - w.problem.ref_logits.log_softmax(-1)
@@ -52,7 +52,7 @@ def _token_gradients(w: World) -> torch.Tensor:
 
 
 @claim("TM-4.2-analytic-token", over=each(trees))
-def analytic_token_gradients_leave_out_what_follows(w: World) -> Iterator[Found]:
+def analytic_token_gradients_leave_out_what_follows(w: Enumeration) -> Iterator[Found]:
     """Exact per token, eq (6) has the mean of part i, less variance than by samples, and the same bias."""
     exactly, sampled = _token_gradients(w), w.slope("k2", per_token=True)
     yield same(w.E(exactly), w.partial())
@@ -61,13 +61,13 @@ def analytic_token_gradients_leave_out_what_follows(w: World) -> Iterator[Found]
     yield less(w.var(exactly), w.var(sampled))
 
 
-def averaged_tokens(w: World) -> torch.Tensor:
+def averaged_tokens(w: Enumeration) -> torch.Tensor:
     """Exact gradient of each token KL, and each score times the exact token KLs after it, per sequence."""
     future = sequences.token_kls(w.problem, w.problem.logits)
     return _token_gradients(w) + w.tokens(sequences.sum_from_here(future) - future)
 
 
-def with_a_critic(w: World) -> torch.Tensor:
+def with_a_critic(w: Enumeration) -> torch.Tensor:
     """The cumulative estimate less the mean of the log-ratios ahead, per sequence."""
     ahead = sequences.sum_from_here(w.t.log_ratio)
     return w.tokens(ahead - sequences.values_of_prefixes(w.problem)[w.problem.rows])
@@ -95,7 +95,7 @@ def exact_token_kls_improve_on_the_cumulative_estimate() -> Iterator[Found]:
     yield numbers(average=sum(shares) / len(shares), most=max(shares))
 
 
-def _descent(w: World) -> tuple[float, float]:
+def _descent(w: Enumeration) -> tuple[float, float]:
     """Slope of KL_seq down the expected token-level step, over that down the full one: per step, per length.
 
     The slopes are g.p and g.g with g the gradient and p its part i, divided by the length of the step for
@@ -111,7 +111,7 @@ def _descent(w: World) -> tuple[float, float]:
 def full_gradient_minimizes_the_sequence_kl_faster() -> Iterator[Found]:
     """On average over random trees the token-level step lowers KL_seq less, the more so the higher it is."""
     scales = (1.0, 3.0, 6.0)
-    drawn = [[World(prefix_tree(3, 3, seed=s, scale=c)) for s in range(200)] for c in scales]
+    drawn = [[Enumeration(prefix_tree(3, 3, seed=s, scale=c)) for s in range(200)] for c in scales]
     descents = torch.tensor([[_descent(w) for w in several] for several in drawn])
     rates, cosines = descents.unbind(-1)
     for rate in rates:
@@ -123,7 +123,7 @@ def full_gradient_minimizes_the_sequence_kl_faster() -> Iterator[Found]:
     yield numbers(faster=int((rates > 1).sum()), trees=rates.numel())
 
 
-def _apart_per_token(w: World) -> float:
+def _apart_per_token(w: Enumeration) -> float:
     """Distance of the expected token-level gradients of k3 and k2, over the size of the latter."""
     return relative(w.grad("k3", per_token=True), w.grad("k2", per_token=True))
 
@@ -135,6 +135,6 @@ def token_level_estimates_part_far_from_the_reference() -> Iterator[Found]:
         share, half = (_apart_per_token(w.near(bound)) for bound in (0.02, 0.01))
         yield less(share, 0.02)
         yield less(abs(share / half - 2), 0.2, by=0.0)
-    far = [_apart_per_token(World(prefix_tree(3, 3, seed=seed, scale=3.0))) for seed in range(10)]
+    far = [_apart_per_token(Enumeration(prefix_tree(3, 3, seed=seed, scale=3.0))) for seed in range(10)]
     yield less(0.25, min(far))
     yield numbers(least=min(far), most=max(far))

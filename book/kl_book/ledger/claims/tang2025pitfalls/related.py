@@ -11,12 +11,12 @@ from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, pri
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.estimates import full_square
 from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, three_policies, trees, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 
 
-def _off(estimator: str, w: World) -> float:
+def _off(estimator: str, w: Enumeration) -> float:
     """Bias of the value from samples of another policy, weighted with the ratio pi/mu."""
     return apart(w.E(w.rho * w.value(estimator)), w.kl)
 
@@ -31,7 +31,7 @@ def the_kl_from_samples_of_another_policy() -> Iterator[Found]:
         yield same(_off("k3", w), 0.0, "inside")
     right = sum(_off("k1", w) <= TOLERANCE for w in several)
     yield printed(right / len(several))
-    rare = [World(three_policies((0.5, 0.5), (0.25, 0.75), (1 - mu, mu))) for mu in (1e-2, 1e-4)]
+    rare = [Enumeration(three_policies((0.5, 0.5), (0.25, 0.75), (1 - mu, mu))) for mu in (1e-2, 1e-4)]
     for w in rare:
         yield same(_off("k1", w), 0.0, "inside")
     spread, wider = (w.var(w.rho * w.value("k1")) for w in rare)
@@ -39,13 +39,13 @@ def the_kl_from_samples_of_another_policy() -> Iterator[Found]:
     yield numbers(right=right, worlds=len(several), spread=spread, wider=wider)
 
 
-def _regularizer(w: World) -> torch.Tensor:
+def _regularizer(w: Enumeration) -> torch.Tensor:
     """Gradient of E_mu[(log-ratio of whole sequences)^2] with mu held fixed, [rows, vocab]."""
     return exact(lambda logp, ref_logp: (w.p * full_square(logp, ref_logp)).sum(), w.problem)[1]
 
 
 @claim("TM-6-faithful", over=each(worlds, sampled_elsewhere))
-def squared_log_ratio_of_sequences_off_policy(w: World) -> Iterator[Found]:
+def squared_log_ratio_of_sequences_off_policy(w: Enumeration) -> Iterator[Found]:
     """Of whole sequences its samples have the regularizer's gradient; summed over tokens they do not."""
     yield same(w.grad(full_square), _regularizer(w))
     if w.problem.rows.shape[1] > 1:

@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import degree, relative
 from kl_book.ledger.claims.ground.groups import centered_gradient, groups, leave_one_out_gain
 from kl_book.ledger.claims.ground.sequences import curl, sequence_gradients, sum_from_here, token_kls
-from kl_book.ledger.claims.ground.world import SMALL, World, each
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees, tree_of, trees
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.losses import kl_terms
@@ -21,13 +21,13 @@ from kl_companion.tabular import draw_statistics
 
 
 @claim("TM-4-klseq", over=each(trees))
-def sequence_kl_is_the_expected_sum_of_token_kls(w: World) -> Iterator[Found]:
+def sequence_kl_is_the_expected_sum_of_token_kls(w: Enumeration) -> Iterator[Found]:
     """The mean over sequences of their token KLs is the KL between the distributions of sequences."""
     yield same(w.E(token_kls(w.problem, w.problem.logits).sum(-1)), w.kl)
 
 
 @claim("TM-eq6", over=each(trees))
-def token_level_loss_sums_token_gradients(w: World) -> Iterator[Found]:
+def token_level_loss_sums_token_gradients(w: Enumeration) -> Iterator[Found]:
     """Differentiating the summed token estimates gives, sample by sample, eq (6)."""
     for k in ("k1", "k2", "k3"):
         theta = w.problem.logits.detach().clone().requires_grad_()
@@ -37,13 +37,13 @@ def token_level_loss_sums_token_gradients(w: World) -> Iterator[Found]:
 
 
 @claim("TM-4.1-biased", over=each(trees))
-def token_level_loss_misses_a_part(w: World) -> Iterator[Found]:
+def token_level_loss_misses_a_part(w: Enumeration) -> Iterator[Found]:
     """With the unbiased token gradient, eq (6) has the mean of part i, which is not the whole gradient."""
     yield same(w.grad("k2", per_token=True), w.partial())
     yield differs(w.grad("k2", per_token=True), w.d_kl)
 
 
-def _from_the_printed_mean(w: World, estimator: str) -> float:
+def _from_the_printed_mean(w: Enumeration, estimator: str) -> float:
     """Relative distance of a token-level gradient from E_pi sum_t grad KL(pi_ref, pi)."""
     return relative(w.grad(estimator, per_token=True), w.partial(forward=True))
 
@@ -61,7 +61,7 @@ def reduced_gradient_is_not_equation_four() -> Iterator[Found]:
 @claim("TM-4.1-k3")
 def token_level_reduced_is_no_partial_gradient() -> Iterator[Found]:
     """Its mean is as printed and is the gradient of nothing, yet it is a partial gradient of something."""
-    for w in map(World, trees()[:3]):
+    for w in map(Enumeration, trees()[:3]):
         gradient = w.grad("k3", per_token=True)
         yield same(gradient, w.partial(forward=True), "inside")
         yield less(1e-3, curl(w.problem, "k3"), "inside", by=0.0)
@@ -69,25 +69,25 @@ def token_level_reduced_is_no_partial_gradient() -> Iterator[Found]:
         for other in named:
             yield differs(gradient, other, "inside")
     yield printed(1 / (len(named) + 1))
-    w = World(trees()[0])
+    w = Enumeration(trees()[0])
     yield numbers(value=w.E(token_kls(w.problem, w.problem.logits, forward=True).sum(-1)))
 
 
 @claim("TM-eq7", over=each(trees))
-def sequence_level_vanilla_is_unbiased(w: World) -> Iterator[Found]:
+def sequence_level_vanilla_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """Eq (7) has the gradient of the sequence KL as its mean."""
     yield same(w.E(sequence_gradients(w.problem)), w.d_kl)
 
 
 @claim("TM-4.2-LOO", over=each(trees))
-def sequence_level_leave_one_out_is_unbiased(w: World) -> Iterator[Found]:
+def sequence_level_leave_one_out_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """Over all pairs of sequences, and triples where they are few, leave-one-out has the same mean."""
     for n in (n for n in (2, 3) if len(w.p) ** n <= 1000):
         chance, _ = groups(w.problem, n)
         yield same(sums.mean(chance, centered_gradient(w.problem, n, "leave_one_out")), w.d_kl)
 
 
-def _variances(w: World, n: int) -> tuple[float, float]:
+def _variances(w: Enumeration, n: int) -> tuple[float, float]:
     """Variance with n samples, without a baseline and with leave-one-out."""
     plain, left = (
         float(draw_statistics("k1", w.problem, placement="reward", baseline=b).at(n).gradient_variance)
@@ -116,7 +116,7 @@ def leave_one_out_reduces_the_variance() -> Iterator[Found]:
 
 
 @claim("TM-4.2-past", over=each(trees))
-def past_log_ratios_drop_out(w: World) -> Iterator[Found]:
+def past_log_ratios_drop_out(w: Enumeration) -> Iterator[Found]:
     """E[log-ratio of an earlier token times the score of a later one] is zero for every pair of places."""
     for later in range(w.problem.sequences.shape[1]):
         for earlier in range(later):
@@ -124,7 +124,7 @@ def past_log_ratios_drop_out(w: World) -> Iterator[Found]:
 
 
 @claim("TM-4.2-cumulative", over=each(trees))
-def cumulative_estimate_is_unbiased(w: World) -> Iterator[Found]:
+def cumulative_estimate_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """Each score times the log-ratios from its token on has the gradient of the sequence KL as mean."""
     yield same(w.E(w.cumulative()), w.d_kl)
 
@@ -144,7 +144,7 @@ def almost_half_of_the_terms_go() -> Iterator[Found]:
     yield numbers(enough=enough, short=short)
 
 
-def _drop(w: World) -> tuple[float, float, float, float]:
+def _drop(w: Enumeration) -> tuple[float, float, float, float]:
     """Variances of eq (7) and of the cumulative estimate, their difference, and that by the formula."""
     before, after = w.var(sequence_gradients(w.problem)), w.var(w.cumulative())
     square, ahead = w.t.scores.square().sum((-2, -1)), sum_from_here(w.t.log_ratio)
@@ -165,7 +165,7 @@ def cumulative_estimate_has_less_variance() -> Iterator[Found]:
     worse = sum(share > 1 for share in shares)
     yield printed(worse / len(shares))
     small = tree_of([(0.25, 0.75), (0.25, 0.75), (0.1, 0.9)], [(0.9, 0.1), (0.1, 0.9), (0.75, 0.25)])
-    before, after, *_ = _drop(World(small))
+    before, after, *_ = _drop(Enumeration(small))
     yield numbers(after=after, before=before, trees=len(shares), better=len(shares) - worse)
     yield numbers(average=sum(shares) / len(shares), worse=worse, most=max(shares))
 
@@ -183,7 +183,7 @@ def rho_of_appendix_d_is_a_log_already() -> Iterator[Found]:
 
 
 @claim("TM-appD-parts", over=each(trees))
-def gradient_is_part_one_plus_part_two(w: World) -> Iterator[Found]:
+def gradient_is_part_one_plus_part_two(w: Enumeration) -> Iterator[Found]:
     """Steps (b) to (d): all products, those from each token on, and both parts have the same mean.
 
     Eq (6) is unbiased for part i with the vanilla token gradient, and not with the other two.

@@ -11,7 +11,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, num
 from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import hedged
 from kl_book.ledger.claims.ground.spreads import K3_BOUND
-from kl_book.ledger.claims.ground.world import SMALL, World, each, two
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, hedge_bandits, worlds
 from kl_book.ledger.claims.standard import DEGREE
 from kl_companion.estimators.sampled import k_lambda
@@ -26,7 +26,7 @@ def _missing_mass(lam: float) -> dict[str, float]:
 
 
 @claim("TM-KL-def", over=each(worlds))
-def kl_is_the_expected_log_ratio(w: World) -> Iterator[Found]:
+def kl_is_the_expected_log_ratio(w: Enumeration) -> Iterator[Found]:
     """The mean log-ratio is the divergence with generator t log t, never negative, 0 between equals."""
     ratio, mean = w.l.exp(), w.E(w.l)
     yield same(mean, (w.ref * (ratio * ratio.log() - ratio + 1)).sum())
@@ -36,13 +36,13 @@ def kl_is_the_expected_log_ratio(w: World) -> Iterator[Found]:
 
 
 @claim("TM-2.1-vanilla", over=each(worlds))
-def vanilla_value_is_unbiased(w: World) -> Iterator[Found]:
+def vanilla_value_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """E[k1] is the KL."""
     yield same(w.bias("k1"), 0.0)
 
 
 @claim("TM-2.1-varreduced", over=each(worlds))
-def reduced_value_is_unbiased(w: World) -> Iterator[Found]:
+def reduced_value_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """E[k3] is the KL, because the ratio of the reference to the policy has mean one."""
     yield same(w.bias("k3"), 0.0)
     yield same(w.E((-w.l).exp()), 1.0)
@@ -50,7 +50,7 @@ def reduced_value_is_unbiased(w: World) -> Iterator[Found]:
 
 
 @claim("TM-2.1-control-variate", over=each(worlds))
-def control_variate_has_mean_zero(w: World) -> Iterator[Found]:
+def control_variate_has_mean_zero(w: Enumeration) -> Iterator[Found]:
     """1 - pi/pi_ref has mean minus chi-square; its inverse ratio has mean zero."""
     yield same(w.E(1 - w.l.exp()), 0.0)
     yield same(w.E(1 / w.l.exp() - 1), 0.0, "corrected")
@@ -58,11 +58,11 @@ def control_variate_has_mean_zero(w: World) -> Iterator[Found]:
     yield numbers(mean=mean, logged=SMALL.kl + mean, kl=SMALL.kl)
 
 
-def _variance(w: World, estimator: str) -> float:
+def _variance(w: Enumeration, estimator: str) -> float:
     return w.var(w.value(estimator))
 
 
-def _formula(w: World) -> float:
+def _formula(w: Enumeration) -> float:
     """Var k1 - Var k3 in closed form: 2 (KL + forward KL) - chi-square."""
     return 2 * (w.kl + w.forward) - (float(w.E((-2 * w.l).exp())) - 1)
 
@@ -90,8 +90,10 @@ def squared_value_is_biased_and_closer_near_the_reference() -> Iterator[Found]:
     """The bias of k2 is of third order where the KL is of second, and its error is below that of k1."""
     for base in (bandit(6, seed=seed) for seed in range(5)):
         shift = base.logits - base.ref_logits
-        close, closer = (World(base._replace(logits=base.ref_logits + eps * shift)) for eps in (0.02, 0.01))
-        yield differs(World(base).bias("k2"), 0.0)
+        close, closer = (
+            Enumeration(base._replace(logits=base.ref_logits + eps * shift)) for eps in (0.02, 0.01)
+        )
+        yield differs(Enumeration(base).bias("k2"), 0.0)
         share, smaller = (abs(w.bias("k2")) / w.kl for w in (close, closer))
         yield less(smaller, 0.6 * share)
         yield less(share, 0.05)
@@ -116,7 +118,7 @@ def errors_of_the_values_against_the_sample_size() -> Iterator[Found]:
 
 
 @claim("TM-3-lambda-value", over=each(bandits))
-def every_factor_gives_an_unbiased_value(w: World) -> Iterator[Found]:
+def every_factor_gives_an_unbiased_value(w: Enumeration) -> Iterator[Found]:
     """E[KL_lambda] is the KL for positive, zero and negative factors."""
     for lam in (-1.0, 0.0, 0.5, 1.0, 3.0):
         yield same(w.bias(f"k_lambda({lam:g})"), 0.0)

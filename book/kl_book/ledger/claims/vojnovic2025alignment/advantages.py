@@ -16,14 +16,14 @@ from kl_book.ledger.claims.ground.group_objective import preference_gradient, re
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
 from kl_book.ledger.claims.ground.updates import regularized
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, trees, worlds
 
 BETAS = (0.3, 1.0, 4.0)
 
 
 @claim("VY-eq2", over=each(lambda: (*bandits()[:6], trees()[0])))
-def the_advantage_is_a_standardized_reward(w: World) -> Iterator[Found]:
+def the_advantage_is_a_standardized_reward(w: Enumeration) -> Iterator[Found]:
     """Over its group it has mean 0 and mean square 1, and it is 0 where all rewards agree."""
     for size in (2, 3, 4):
         rewards = w.R[groups(w.problem, size)[1]]
@@ -45,7 +45,7 @@ def the_advantage_from_pairs(size: int) -> Iterator[Found]:
 
 
 @claim("VY-eq2-invariance", over=each(few_sampled_elsewhere))
-def shift_and_scale_do_not_matter(w: World) -> Iterator[Found]:
+def shift_and_scale_do_not_matter(w: Enumeration) -> Iterator[Found]:
     """Advantages of 3 r - 7 are those of r, and so is the update; those of -r have the other sign."""
     changed = 3 * w.R - 7
     for size in (2, 3):
@@ -57,13 +57,13 @@ def shift_and_scale_do_not_matter(w: World) -> Iterator[Found]:
 # section 1.1: RLHF and NLHF
 
 
-def _rlhf(w: World, beta: float) -> torch.Tensor:
+def _rlhf(w: Enumeration, beta: float) -> torch.Tensor:
     """Eq (4), [count]."""
     weight = w.ref * (w.R / beta).exp()
     return weight / weight.sum()
 
 
-def _is_best(w: World, beta: float, best: torch.Tensor) -> Iterator[Found]:
+def _is_best(w: Enumeration, beta: float, best: torch.Tensor) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL, and the world's own loses beta KL to it."""
     objective = with_kl("reverse", w.problem, beta)
     yield printed(not_best(best, objective))
@@ -72,14 +72,14 @@ def _is_best(w: World, beta: float, best: torch.Tensor) -> Iterator[Found]:
 
 
 @claim("VY-eq3", over=each(worlds))
-def the_best_policy_of_rlhf(w: World) -> Iterator[Found]:
+def the_best_policy_of_rlhf(w: Enumeration) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL than ref exp(r/beta)/Z; the policy tried loses beta KL."""
     for beta in BETAS:
         yield from _is_best(w, beta, _rlhf(w, beta))
 
 
 @claim("VY-eq4-pooling", over=each(worlds))
-def the_best_policy_is_a_logarithmic_pool(w: World) -> Iterator[Found]:
+def the_best_policy_is_a_logarithmic_pool(w: Enumeration) -> Iterator[Found]:
     """The product ref softmax(r)^(1/beta), normalized, is eq (4) and the best policy."""
     for beta in BETAS:
         pool = w.ref * w.R.softmax(-1) ** (1 / beta)
@@ -88,14 +88,14 @@ def the_best_policy_is_a_logarithmic_pool(w: World) -> Iterator[Found]:
         yield from _is_best(w, beta, pool)
 
 
-def _wins(w: World) -> torch.Tensor:
+def _wins(w: Enumeration) -> torch.Tensor:
     """P(o > o') with a part that follows the rewards and one that goes in circles, [count, count]."""
     place = torch.arange(len(w.R), dtype=torch.float64)
     circle = torch.sin(2 * math.pi * (place[:, None] - place) / len(place))
     return torch.sigmoid(w.R[:, None] - w.R + 2 * circle)
 
 
-def _mirror_descent(w: World, beta: float, start: torch.Tensor, steps: int = 150) -> torch.Tensor:
+def _mirror_descent(w: Enumeration, beta: float, start: torch.Tensor, steps: int = 150) -> torch.Tensor:
     """Mirror ascent on the payoff against itself, in steps of 0.2/beta, [count]."""
     wins, log_q, log_p = _wins(w), w.ref.log(), start.log()
     for _ in range(steps):
@@ -103,7 +103,7 @@ def _mirror_descent(w: World, beta: float, start: torch.Tensor, steps: int = 150
     return log_p.exp()
 
 
-def _nash_md(w: World, beta: float, steps: int) -> torch.Tensor:
+def _nash_md(w: Enumeration, beta: float, steps: int) -> torch.Tensor:
     """Nash-MD of Munos et al., with falling steps: from a mixture with the reference and against it."""
     wins, log_q = _wins(w), w.ref.log()
     log_p = log_q
@@ -114,19 +114,19 @@ def _nash_md(w: World, beta: float, steps: int) -> torch.Tensor:
     return log_p.exp()
 
 
-def _payoff(w: World, beta: float, p: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _payoff(w: Enumeration, beta: float, p: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Eq (5) for one context."""
     costs = (reverse_kl(x.log(), w.ref.log()) for x in (p, other))
     return p @ _wins(w) @ other - beta * next(costs) + beta * next(costs)
 
 
-def _is_best_reply(w: World, beta: float, p: torch.Tensor) -> Iterator[Found]:
+def _is_best_reply(w: Enumeration, beta: float, p: torch.Tensor) -> Iterator[Found]:
     """No policy has a larger payoff against p than p, and the world's own loses beta KL."""
     return _is_best(w.replace(rewards=_wins(w) @ p), beta, p)
 
 
 @claim("VY-eq5", over=each(bandits))
-def the_equilibrium_is_a_tilted_reference(w: World) -> Iterator[Found]:
+def the_equilibrium_is_a_tilted_reference(w: Enumeration) -> Iterator[Found]:
     """A policy that solves the printed equation is a best reply to itself, and both payoffs add up to 1."""
     for beta in BETAS[:2]:
         p = _mirror_descent(w, beta, w.pi)
@@ -137,7 +137,7 @@ def the_equilibrium_is_a_tilted_reference(w: World) -> Iterator[Found]:
 
 
 @claim("VY-nlhf-unique", over=lambda: product(each(*bandits()[3:])(), BETAS[:2]))
-def one_equilibrium_that_mirror_descent_finds(case: tuple[World, float]) -> Iterator[Found]:
+def one_equilibrium_that_mirror_descent_finds(case: tuple[Enumeration, float]) -> Iterator[Found]:
     """Between two policies the payoff's slope falls by beta times both KLs, and all starts end alike."""
     w, beta = case
     slopes = [_wins(w) @ x - beta * (x / w.ref).log() for x in (w.pi, w.ref)]

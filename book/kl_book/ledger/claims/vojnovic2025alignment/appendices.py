@@ -10,8 +10,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import (
-    Comparison,
     Found,
+    Shortfall,
     at_most,
     inside,
     numbers,
@@ -25,11 +25,11 @@ from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, levels_and_chances
 from kl_book.ledger.claims.ground.sums import variance
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 
 POINTS = torch.tensor([0.05, 0.2, 0.5, 0.7, 0.95], dtype=torch.float64)
-Sampled = tuple[World, Question]
+Sampled = tuple[Enumeration, Question]
 Kind = tuple[Reward, Reward]
 
 
@@ -138,7 +138,7 @@ def h(beta: float, ref: float, x: float) -> float:
     return 1 / (beta * math.sqrt(inside)) - math.log(x / (1 - x)) + math.log(ref / (1 - ref))
 
 
-def _is_slope(q: Question, log_odds: float, x: float) -> Comparison:
+def _is_slope(q: Question, log_odds: float, x: float) -> Shortfall:
     """At x, the probability of a with these log-odds, the slope of a minus that of b is beta h."""
     return same(ab.lead(q, log_odds), q.beta * h(q.beta, float(q.ref[0]), x))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Comparison, Found, at_most, less, numbers, rises, same
+from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, less, numbers, rises, same
 from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, right_or_wrong
 
@@ -15,7 +15,7 @@ def questions() -> list[Question]:
     return ab.pairs(*ab.KINDS)
 
 
-def is_eq14(q: Question) -> Comparison:
+def is_eq14(q: Question) -> Shortfall:
     """The stationary policy is (14)."""
     return same(ab.answer_a(q), ab.eq14(q.beta / q.gamma, float(q.ref[0])))
 

@@ -15,7 +15,7 @@ from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference
 from kl_book.ledger.claims.ground.stationary_policies import question, right_or_wrong, stationary
 from kl_book.ledger.claims.ground.two_answers import answer_a, eq14, pair
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits
 
 EPSILON = 0.2
@@ -24,7 +24,7 @@ RIGHT = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
 
 @claim("VY-1.2-scaling", over=lambda: product(each(*bandits()[3:5])(), ((1.0, 2), (0.5, 3))))
-def the_reference_is_scaled_by_the_preference(case: tuple[World, tuple[float, int]]) -> Iterator[Found]:
+def the_reference_is_scaled_by_the_preference(case: tuple[Enumeration, tuple[float, int]]) -> Iterator[Found]:
     """Where the gradient of eq (1) vanishes, pi / ref rises with P_G, as 1/(1 - x) and not as exp(x)."""
     start, (beta, size) = case
     policy = stationary(question(start.ref.tolist(), beta, start.R.tolist(), size))
@@ -44,7 +44,7 @@ def _probabilities(x: float) -> torch.Tensor:
     return torch.tensor([x, 1 - x], dtype=torch.float64)
 
 
-def _pair(x: float, ref: float) -> World:
+def _pair(x: float, ref: float) -> Enumeration:
     """Two answers with rewards 1 and 0, sampled from the policy itself."""
     return two((x, 1 - x), (ref, 1 - ref)).replace(rewards=RIGHT)
 
@@ -92,7 +92,7 @@ def _push(x: float, ref: float, beta: float) -> float:
     return float(a - b)
 
 
-def _with_forward_kl(w: World, beta: float) -> Objective:
+def _with_forward_kl(w: Enumeration, beta: float) -> Objective:
     """Eq (1) with beta KL(ref || pi) in the place of its penalty."""
     reward, kl = grpo.printed_objective(w, 2, 0.0), grpo.kl_from_reference(w)
     return lambda new: reward(new) - beta * kl(new)

@@ -9,9 +9,9 @@ import sympy
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import (
-    Comparison,
     Form,
     Found,
+    Shortfall,
     at_most,
     corrected,
     differs,
@@ -34,7 +34,7 @@ def eq15(q: Question) -> float:
     return (2 * beta**2 * ref + 1 + root) / (2 * (1 + beta**2))
 
 
-def is_eq15(q: Question, form: Form = "printed") -> Comparison:
+def is_eq15(q: Question, form: Form = "printed") -> Shortfall:
     """The stationary policy is (15)."""
     return same(ab.answer_a(q), eq15(q), form)
 

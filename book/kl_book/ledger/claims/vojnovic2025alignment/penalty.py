@@ -15,24 +15,24 @@ from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.preferences import expected_preference
 from kl_book.ledger.claims.ground.sums import reverse_kl
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 
 EPSILON = 0.2
 BETA = 0.04
 
 
-def _are_slopes(w: World, f: Objective, claimed: torch.Tensor) -> Iterator[Found]:
+def _are_slopes(w: Enumeration, f: Objective, claimed: torch.Tensor) -> Iterator[Found]:
     """Claimed derivatives are those of f, one by one and in the logits of the policy."""
     yield same(simplex_slopes(f, w.pi), claimed)
     yield same(grpo.in_logits(w, claimed), grpo.exact_in_policy(w, f)[1])
 
 
-def _penalty(w: World, size: int = 2) -> Objective:
+def _penalty(w: Enumeration, size: int = 2) -> Objective:
     """E[(1/G) sum_i D_i] as a function of pi_theta."""
     return lambda new: grpo.group_penalty(new, w.p, w.ref, size)
 
 
-def _kl(w: World) -> Objective:
+def _kl(w: Enumeration) -> Objective:
     """KL(pi || pi_ref) as a function of pi_theta."""
     return lambda new: reverse_kl(new.log(), w.ref.log())
 
@@ -40,7 +40,7 @@ def _kl(w: World) -> Objective:
 # sections 1 and 1.3: the objective and its clip
 
 
-def _moved(w: World, by: float) -> World:
+def _moved(w: Enumeration, by: float) -> Enumeration:
     """Sampled from its policy, which has moved: the ratios reach from 1 - by to 1 + by."""
     old = w.problem.logits.softmax(-1)
     direction = w.R[None] - old @ w.R
@@ -49,7 +49,7 @@ def _moved(w: World, by: float) -> World:
 
 
 @claim("VY-eq1-clip", over=each(lambda: worlds.bandits()[::2]))
-def near_the_old_policy_the_clip_does_nothing(start: World) -> Iterator[Found]:
+def near_the_old_policy_the_clip_does_nothing(start: Enumeration) -> Iterator[Found]:
     """While no ratio leaves [0.8, 1.2], value and gradient of eq (1) are those without its clip."""
     for by in (0.05, EPSILON - 1e-9):
         near = _moved(start, by)
@@ -65,19 +65,19 @@ def near_the_old_policy_the_clip_does_nothing(start: World) -> Iterator[Found]:
     yield differs(with_clip, without)
 
 
-def _kl_0(w: World) -> Objective:
+def _kl_0(w: Enumeration) -> Objective:
     """KL_0 as printed below eq (7), as a function of pi_theta."""
     old, ref = w.p, w.ref
     return lambda new: old @ (ref / new) - old @ (ref / new).log() - 1
 
 
-def _off_policy_and_near() -> Iterator[World]:
+def _off_policy_and_near() -> Iterator[Enumeration]:
     yield from each(worlds.few_sampled_elsewhere)()
     yield from (_moved(w, 0.1) for w in each(*worlds.bandits()[:6])())
 
 
 @claim("VY-eq1", over=_off_policy_and_near)
-def the_objective_in_two_parts(w: World) -> Iterator[Found]:
+def the_objective_in_two_parts(w: Enumeration) -> Iterator[Found]:
     """Eq (1) group by group is E_pi[P_G] - beta KL_0, off-policy without the clip and near it with it."""
     near = float((w.pi / w.p - 1).abs().max()) < EPSILON
     cost = grpo.exact_in_policy(w, _kl_0(w))[0]
@@ -91,7 +91,7 @@ def the_objective_in_two_parts(w: World) -> Iterator[Found]:
 def where_the_reference_gives_nothing() -> Iterator[Found]:
     """The penalty is infinite if the old policy samples such an answer; if it does not, it is finite."""
     sampled, never = (
-        World(worlds.three_policies((0.5, 0.4, 0.1), (0.7, 0.3, 0.0), old))
+        Enumeration(worlds.three_policies((0.5, 0.4, 0.1), (0.7, 0.3, 0.0), old))
         for old in ((0.5, 0.3, 0.2), (0.6, 0.4, 0.0))
     )
     infinite, finite = ([float(_penalty(w, size)(w.pi)) for size in (2, 3)] for w in (sampled, never))
@@ -104,7 +104,7 @@ def where_the_reference_gives_nothing() -> Iterator[Found]:
 
 
 @claim("VY-eq7", over=each(worlds.few_sampled_elsewhere, worlds.bandits, lambda: worlds.trees()[:2]))
-def the_penalty_is_a_mean_of_k3(w: World) -> Iterator[Found]:
+def the_penalty_is_a_mean_of_k3(w: Enumeration) -> Iterator[Found]:
     """E[(1/G) sum_i D_i] over all groups is KL_0, for groups of 2 and 3, on- and off-policy."""
     for size in (2, 3):
         yield same(_penalty(w, size)(w.pi), grpo.exact_in_policy(w, _kl_0(w))[0])
@@ -123,31 +123,31 @@ def the_value_of_the_penalty() -> Iterator[Found]:
 
 
 @claim("VY-eq8", over=each(worlds.sampled_elsewhere, worlds.bandits))
-def derivative_of_the_penalty(w: World) -> Iterator[Found]:
+def derivative_of_the_penalty(w: Enumeration) -> Iterator[Found]:
     """-old ref / pi^2 + old / pi for every answer, wherever it is sampled from."""
     return _are_slopes(w, _penalty(w), -w.p * w.ref / w.pi**2 + w.p / w.pi)
 
 
 @claim("VY-eq9", over=each(worlds.worlds))
-def derivative_of_the_kl(w: World) -> Iterator[Found]:
+def derivative_of_the_kl(w: Enumeration) -> Iterator[Found]:
     """-log(ref / pi) + 1 for every answer."""
     return _are_slopes(w, _kl(w), -(w.ref / w.pi).log() + 1)
 
 
 @claim("VY-eq10", over=each(worlds.worlds))
-def derivative_of_the_penalty_on_policy(w: World) -> Iterator[Found]:
+def derivative_of_the_penalty_on_policy(w: Enumeration) -> Iterator[Found]:
     """-ref / pi + 1 where the policy samples itself."""
     return _are_slopes(w, _penalty(w), -w.ref / w.pi + 1)
 
 
-def _doubled(w: World, f: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _doubled(w: Enumeration, f: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """How the derivatives of f(pi, ref) change if the reference is twice as large, [count]."""
     with_two, with_one = (simplex_slopes(lambda x, q=q: f(x, q), w.pi) for q in (2 * w.ref, w.ref))  # type: ignore[misc]
     return with_two - with_one
 
 
 @claim("VY-2.2-different", over=each(worlds.worlds))
-def the_two_gradients_differ(w: World) -> Iterator[Found]:
+def the_two_gradients_differ(w: Enumeration) -> Iterator[Found]:
     """On-policy too, in the logits: with twice the reference one falls by ref/pi, the other by log 2."""
     d_penalty, d_kl = (grpo.exact_in_policy(w, f(w))[1] for f in (_penalty, _kl))
     yield differs(d_penalty, d_kl)
@@ -157,7 +157,7 @@ def the_two_gradients_differ(w: World) -> Iterator[Found]:
 
 
 @claim("VY-2.2-reverse", over=each(worlds.worlds))
-def the_penalty_has_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
+def the_penalty_has_the_gradient_of_the_other_kl(w: Enumeration) -> Iterator[Found]:
     """On-policy its gradient is that of KL(ref || pi): -ref/pi up to one constant for all answers."""
     yield from _are_slopes(w, grpo.kl_from_reference(w), -w.ref / w.pi)
     slopes, others = (simplex_slopes(f(w), w.pi) for f in (_penalty, grpo.kl_from_reference))
@@ -168,7 +168,7 @@ def the_penalty_has_the_gradient_of_the_other_kl(w: World) -> Iterator[Found]:
 
 
 @claim("VY-2.2-constant", over=each(worlds.worlds))
-def a_constant_in_the_gradient_does_nothing(w: World) -> Iterator[Found]:
+def a_constant_in_the_gradient_does_nothing(w: Enumeration) -> Iterator[Found]:
     """Added to every derivative it leaves the gradient in the logits, and the best policy, as they are."""
     for constant in (0.0, 1.0, -5.0):
         yield same(grpo.in_logits(w, -w.ref / w.pi + constant), grpo.exact_in_policy(w, _penalty(w))[1])

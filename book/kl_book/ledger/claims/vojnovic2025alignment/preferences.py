@@ -21,13 +21,13 @@ from kl_book.ledger.claims.ground.preferences import (
     ways_to_draw,
     win_rates,
 )
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere, worlds
 
-Rewarded = tuple[World, torch.Tensor, torch.Tensor]
+Rewarded = tuple[Enumeration, torch.Tensor, torch.Tensor]
 
 
-def _random_rewards(w: World) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _random_rewards(w: Enumeration) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Levels and chances, [count, levels]: certain rewards, right or wrong, and two grades."""
     yield w.R[:, None], torch.ones_like(w.R)[:, None]
     right = torch.sigmoid(w.R)
@@ -54,7 +54,7 @@ def the_reward_part_is_an_expected_preference(size: int) -> Iterator[Found]:
 
 
 @claim("VY-G2-sign", over=each(worlds))
-def advantages_of_two_are_signs(w: World) -> Iterator[Found]:
+def advantages_of_two_are_signs(w: Enumeration) -> Iterator[Found]:
     """A_1 = sign(r_1 - r_2) = -A_2 for every pair."""
     rewards = w.R[groups(w.problem, 2)[1]]
     sign = (rewards[:, 0] - rewards[:, 1]).sign()
@@ -62,7 +62,7 @@ def advantages_of_two_are_signs(w: World) -> Iterator[Found]:
 
 
 @claim("VY-G2-invariant", over=each(few_sampled_elsewhere))
-def two_rewards_count_by_their_order(w: World) -> Iterator[Found]:
+def two_rewards_count_by_their_order(w: Enumeration) -> Iterator[Found]:
     """Another increasing scale of the rewards leaves every pair's advantages and the update as they are."""
     stretched, index = w.R.exp() + 5 * w.R**3, groups(w.problem, 2)[1]
     yield same(standardized_or_zero(w.R[index]), standardized_or_zero(stretched[index]))
@@ -88,7 +88,7 @@ def groups_of_two_compare_pairs() -> Iterator[Found]:
 NORMAL = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1.0)
 
 
-def _never_tied(w: World) -> tuple[torch.Tensor, torch.Tensor]:
+def _never_tied(w: Enumeration) -> tuple[torch.Tensor, torch.Tensor]:
     """Rewards with normal noise: P(o > o') in closed form, and E[sign(r - r')] by quadrature."""
     gap = w.R[:, None] - w.R
     x = torch.linspace(-12, 12, 481, dtype=torch.float64)
@@ -97,7 +97,7 @@ def _never_tied(w: World) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @claim("VY-G2-R2-antisym", over=each(sampled_elsewhere, bandits))
-def without_ties_one_preference_is_enough(w: World) -> Iterator[Found]:
+def without_ties_one_preference_is_enough(w: Enumeration) -> Iterator[Found]:
     """Where P(o > o') + P(o' > o) = 1, R_2 = 2 E[P(o > o')] - 1."""
     wins, sign = _never_tied(w)
     yield same(wins + wins.T, 1.0)
@@ -106,12 +106,12 @@ def without_ties_one_preference_is_enough(w: World) -> Iterator[Found]:
     yield same(from_pairs, 2 * grpo.policy_mean(w, wins @ w.p)[0] - 1)
 
 
-def _slopes_of_wins(w: World, wins: torch.Tensor) -> torch.Tensor:
+def _slopes_of_wins(w: Enumeration, wins: torch.Tensor) -> torch.Tensor:
     """Exact gradient of 2 E[P(o > o')], [rows, vocab]."""
     return 2 * grpo.policy_mean(w, wins @ w.p)[1]
 
 
-def _share_of_wins(w: World) -> float:
+def _share_of_wins(w: Enumeration) -> float:
     """How far that gradient, of certain rewards, is from that of R_2."""
     return relative(_slopes_of_wins(w, win_rates(w.R)), grpo.preference_gradient(w, 2))
 

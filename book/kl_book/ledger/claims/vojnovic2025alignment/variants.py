@@ -34,7 +34,7 @@ from kl_book.ledger.claims.ground.stationary_policies import (
     stationary,
 )
 from kl_book.ledger.claims.ground.sums import mean
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere
 
 GRADES: tuple[Reward, ...] = (0.0, 0.4, 1.0)
@@ -48,7 +48,7 @@ def log_odds(policy: torch.Tensor) -> float:
 
 
 @claim("VY-3-D", over=each(sampled_elsewhere))
-def a_weighted_penalty_has_the_divergence_as_its_mean(w: World) -> Iterator[Found]:
+def a_weighted_penalty_has_the_divergence_as_its_mean(w: Enumeration) -> Iterator[Found]:
     """Policy over sampler, times k3: the mean over samples of the sampler is the KL of the policy."""
     yield same(w.E(w.rho * w.value("k3")), w.kl)
 
@@ -147,14 +147,14 @@ def large_coefficients_with_the_divergence() -> Iterator[Found]:
     yield numbers(random=one[0], low=low[0], high=high[0])
 
 
-def _shifted_preference(w: World, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _shifted_preference(w: Enumeration, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of every group its probability under its sampler, its first answer and r - mean of that, [groups]."""
     p, index = groups(w.problem, size)
     return p, index[:, 0], centered(w.R[index], "mean")[:, 0]
 
 
 @claim("VY-3-shift", over=each(few_sampled_elsewhere))
-def advantages_without_a_scale(w: World) -> Iterator[Found]:
+def advantages_without_a_scale(w: Enumeration) -> Iterator[Found]:
     """Their mean over answers of the policy is (1 - 1/G) times what the policy gains in expected reward."""
     gain = policy_mean(w, w.R)[0] - float(w.E(w.R))
     for size in (2, 3):
@@ -163,7 +163,7 @@ def advantages_without_a_scale(w: World) -> Iterator[Found]:
 
 
 @claim("VY-3-rlhf", over=lambda: product(each(*bandits()[:6])(), (2, 3), (0.5, 2.0)))
-def both_changes_give_the_policy_of_rlhf(case: tuple[World, int, float]) -> Iterator[Found]:
+def both_changes_give_the_policy_of_rlhf(case: tuple[Enumeration, int, float]) -> Iterator[Found]:
     """The stationary policy is pi_ref e^(r (1 - 1/G)/beta) / Z: RLHF at the coefficient beta G/(G - 1)."""
     w, size, beta = case
     log_ref = w.ref.log()

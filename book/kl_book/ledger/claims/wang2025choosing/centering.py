@@ -22,18 +22,18 @@ from kl_book.ledger.claims.ground.groups import (
     worlds_with_group_sizes,
 )
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.world import SMALL, World, each
+from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each
 from kl_book.ledger.claims.ground.worlds import all_worlds, arms, bandits, hedge_bandits, hedge_trees, trees
 from kl_book.ledger.claims.standard import DEGREE, TOLERANCE
 from kl_companion.rollout import credit
 from kl_companion.tabular import draw_statistics
 
-Sized = tuple[World, int]
+Sized = tuple[Enumeration, int]
 
 
 def sized() -> list[Sized]:
     """Small worlds, each with the size of its groups."""
-    return [(World(problem), n) for problem, n in worlds_with_group_sizes()]
+    return [(Enumeration(problem), n) for problem, n in worlds_with_group_sizes()]
 
 
 def expected(case: Sized, how: Centering, cost: torch.Tensor | None = None) -> torch.Tensor:
@@ -43,7 +43,7 @@ def expected(case: Sized, how: Centering, cost: torch.Tensor | None = None) -> t
 
 
 @claim("WZ-8.1-equiv", over=each(all_worlds))
-def loss_and_reward_are_one_vector(w: World) -> Iterator[Found]:
+def loss_and_reward_are_one_vector(w: Enumeration) -> Iterator[Found]:
     """-beta rho s k1 from sg(rho) k2, from rho k3 and from k1 in the reward, for every sample."""
     for vector in (w.in_loss("k2", "detached"), w.in_loss("k3"), w.in_reward("k1")):
         yield same(vector, w.times_score(w.l))
@@ -90,11 +90,11 @@ def a_smaller_effective_coefficient() -> Iterator[Found]:
 
 
 @cache
-def _drawn() -> tuple[World, ...]:
+def _drawn() -> tuple[Enumeration, ...]:
     return tuple(each(hedge_bandits, hedge_trees)())
 
 
-def _leave_one_out_share(w: World, n: int) -> float:
+def _leave_one_out_share(w: Enumeration, n: int) -> float:
     """Variance with leave-one-out over variance without centering, from moments of one draw."""
     return 1 - leave_one_out_gain(w.problem, n) / w.var(w.vanilla())
 
@@ -172,7 +172,7 @@ def _kl_part(case: Sized, rewards: torch.Tensor, how: str, placement: str) -> to
     return update(0.5) - update(0.0)
 
 
-@claim("WZ-8.2-coupling", over=lambda: [(World(bandits()[4]), 3), (World(trees()[0]), 2)])
+@claim("WZ-8.2-coupling", over=lambda: [(Enumeration(bandits()[4]), 3), (Enumeration(trees()[0]), 2)])
 def the_loss_is_decoupled_and_the_reward_coupled(case: Sized) -> Iterator[Found]:
     """The KL's part of the update: the same for every advantage in the loss, changed by it in the reward."""
     w, n = case
@@ -207,7 +207,7 @@ def absolute_and_relative_penalties(case: Sized) -> Iterator[Found]:
 
 
 @claim("WZ-8.2-credit", over=each(trees))
-def local_and_earlier_decisions(w: World) -> Iterator[Found]:
+def local_and_earlier_decisions(w: Enumeration) -> Iterator[Found]:
     """The loss per token charges a token with its own log-ratio; the return adds the later ones."""
     local = w.slope("k2", per_token=True)
     own, ahead = (
@@ -220,8 +220,11 @@ def local_and_earlier_decisions(w: World) -> Iterator[Found]:
     yield differs(w.E(local), w.d_kl)
 
 
-@claim("WZ-8.1-independent", over=lambda: [World(p).near(math.log(3)) for p in (*bandits()[:6], trees()[0])])
-def the_loss_knows_no_critic(w: World) -> Iterator[Found]:
+@claim(
+    "WZ-8.1-independent",
+    over=lambda: [Enumeration(p).near(math.log(3)) for p in (*bandits()[:6], trees()[0])],
+)
+def the_loss_knows_no_critic(w: Enumeration) -> Iterator[Found]:
     """The KL gradient of the loss is -beta k1 s, whatever rewards, baseline and scale come with it."""
     chance, index = groups(w.problem, 2)
     own = -0.5 * w.vanilla()[index].mean(1)

@@ -13,7 +13,7 @@ from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, less, numbers, printed
 from kl_book.ledger.claims.ground.errors import apart, worst
 from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
 
 
@@ -88,7 +88,9 @@ def reverse_kl_forbids_to_stray_and_not_to_leave_out() -> Iterator[Found]:
         yield numbers(**{f"{name}_{k}": x for k, x in words.items()})
 
 
-def _right(gradient: Callable[[World, str], torch.Tensor], several: Iterator[World], direction: str) -> str:
+def _right(
+    gradient: Callable[[Enumeration, str], torch.Tensor], several: Iterator[Enumeration], direction: str
+) -> str:
     """Which of k1, k2, k3 have the gradient of the KL in this direction as their mean, in every world."""
     every = list(several)
     right = [
@@ -103,11 +105,11 @@ def _right(gradient: Callable[[World, str], torch.Tensor], several: Iterator[Wor
 def each_choice_changes_the_estimate() -> Iterator[Found]:
     """On-policy, reverse KL, differentiated: k2. Another sampler, direction or use: other estimates."""
     on, off = each(worlds), each(sampled_elsewhere)
-    before = _right(World.grad, on(), "d_kl")
+    before = _right(Enumeration.grad, on(), "d_kl")
     others = {
-        "elsewhere": _right(World.grad, off(), "d_kl"),
+        "elsewhere": _right(Enumeration.grad, off(), "d_kl"),
         "with_rho": _right(lambda w, k: w.E(w.in_loss(k)), off(), "d_kl"),
-        "forward": _right(World.grad, on(), "d_forward"),
+        "forward": _right(Enumeration.grad, on(), "d_forward"),
         "reward": _right(lambda w, k: w.E(w.in_reward(k)), on(), "d_kl"),
     }
     yield printed(float(before == "none") + float(sum(right == before for right in others.values())))

@@ -12,7 +12,7 @@ from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.loss_rows import LossRow
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere, trees, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.losses import kl_terms
@@ -20,7 +20,7 @@ from kl_companion.tabular import exact_field
 
 
 @claim("WZ-5-two-ways", over=each(worlds))
-def a_differentiated_and_a_detached_penalty(w: World) -> Iterator[Found]:
+def a_differentiated_and_a_detached_penalty(w: Enumeration) -> Iterator[Found]:
     """The loss adds beta grad k to -A s; the shaped reward multiplies s by R - beta k: not one algorithm."""
     beta = 0.3
     for name in ("k1", "k2", "k3"):
@@ -32,12 +32,12 @@ def a_differentiated_and_a_detached_penalty(w: World) -> Iterator[Found]:
         yield differs(w.Es(loss), w.Es(shaped))
 
 
-def _value(name: str, logp: torch.Tensor, w: World) -> torch.Tensor:
+def _value(name: str, logp: torch.Tensor, w: Enumeration) -> torch.Tensor:
     log_ratio = logp - w.t.ref_logp.sum(-1)
     return {"k1": log_ratio, "k2": log_ratio**2 / 2, "k3": (-log_ratio).exp() - 1 + log_ratio}[name]
 
 
-def _off(w: World, estimate: torch.Tensor) -> float:
+def _off(w: Enumeration, estimate: torch.Tensor) -> float:
     """How far the update with an estimate in the reward is from the gradient of the KL, relative to it."""
     return relative(w.E(w.times_score(estimate)), w.d_kl)
 
@@ -63,7 +63,7 @@ def shaped_rewards_need_accurate_values() -> Iterator[Found]:
 
 
 @claim("WZ-6.1-basic", over=each(worlds))
-def gradients_of_single_estimates(w: World) -> Iterator[Found]:
+def gradients_of_single_estimates(w: Enumeration) -> Iterator[Found]:
     """grad k1 = s, grad k2 = k1 s, grad k3 = (1 - p/q) s, for every sample."""
     x = w.l[:, None, None]
     yield same(w.slope("k1"), w.s)
@@ -77,7 +77,7 @@ def _reduced(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
 
 
 @claim("WZ-6.1-pitfall", over=each(worlds))
-def expectation_and_derivative_do_not_commute(w: World) -> Iterator[Found]:
+def expectation_and_derivative_do_not_commute(w: Enumeration) -> Iterator[Found]:
     """grad E[k1] = grad E[k3] = grad KL, by differentiated sums; E[grad k1] and E[grad k3] are others."""
     yield same(exact(_reduced, w.problem)[1], w.d_kl)
     yield differs(w.grad("k1"), w.d_kl)
@@ -93,7 +93,7 @@ def _product(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
 
 
 @claim("WZ-6.2-exchange", over=each(all_worlds))
-def a_fixed_sampler_lets_them_commute(w: World) -> Iterator[Found]:
+def a_fixed_sampler_lets_them_commute(w: Enumeration) -> Iterator[Found]:
     """With mu held fixed, the derivative of E_mu[rho f] is E_mu of the derivative; under q it is not."""
     theta = w.problem.logits.detach().clone().requires_grad_()
     for f in ("k1", "k2", "k3", _wave, _product):
@@ -121,7 +121,7 @@ claim_rows(gradient_of_a_loss, TABLE)
 
 
 @claim("X-sgrho-k1k3", over=each(all_worlds))
-def detached_k1_and_k3(w: World) -> Iterator[Found]:
+def detached_k1_and_k3(w: Enumeration) -> Iterator[Found]:
     """The two forms that the table leaves out: no gradient at all, and that of the forward KL."""
     yield same(w.E(w.in_loss("k1", "detached")), 0.0)
     yield same(w.E(w.in_loss("k3", "detached")), w.d_forward)
@@ -129,25 +129,25 @@ def detached_k1_and_k3(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-equivalence", over=each(all_worlds))
-def detached_k2_and_attached_k3_are_one_vector(w: World) -> Iterator[Found]:
+def detached_k2_and_attached_k3_are_one_vector(w: Enumeration) -> Iterator[Found]:
     """For every sample, on- and off-policy, the two gradients are the same."""
     yield same(w.in_loss("k2", "detached"), w.in_loss("k3"))
 
 
 @claim("WZ-9.1-onpolicy", over=each(worlds))
-def naive_k2_and_attached_k3_on_policy(w: World) -> Iterator[Found]:
+def naive_k2_and_attached_k3_on_policy(w: Enumeration) -> Iterator[Found]:
     """On-policy, k2 without a ratio and k3 with the ratio in the graph have one gradient per sample."""
     yield same(w.slope("k2"), w.in_loss("k3"))
 
 
 @claim("WZ-naive-k1", over=each(worlds))
-def naive_k1(w: World) -> Iterator[Found]:
+def naive_k1(w: Enumeration) -> Iterator[Found]:
     """E[grad k1] = 0."""
     yield same(w.grad("k1"), 0.0)
 
 
 @claim("WZ-naive-k2", over=each(worlds))
-def naive_k2(w: World) -> Iterator[Found]:
+def naive_k2(w: Enumeration) -> Iterator[Found]:
     """E[grad k2] = grad KL(q||p), and of k1, k2, k3 it is the only one."""
     yield same(w.grad("k2"), w.d_kl)
     yield differs(w.grad("k1"), w.d_kl)
@@ -155,13 +155,13 @@ def naive_k2(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-naive-k3", over=each(worlds))
-def naive_k3(w: World) -> Iterator[Found]:
+def naive_k3(w: Enumeration) -> Iterator[Found]:
     """E[grad k3] = grad KL(p||q)."""
     yield same(w.grad("k3"), w.d_forward)
 
 
 @claim("WZ-9.4-rho1", over=each(worlds))
-def a_literal_one_loses_the_score(w: World) -> Iterator[Found]:
+def a_literal_one_loses_the_score(w: Enumeration) -> Iterator[Found]:
     """With rho detached on-policy, rho k1 and rho k3 have the naive gradients, sample by sample."""
     for k in ("k1", "k3"):
         yield same(w.in_loss(k, "detached"), w.slope(k))
@@ -170,14 +170,14 @@ def a_literal_one_loses_the_score(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-6.3-special", over=each(all_worlds))
-def k2_without_a_ratio_is_right_on_policy_only(w: World) -> Iterator[Found]:
+def k2_without_a_ratio_is_right_on_policy_only(w: Enumeration) -> Iterator[Found]:
     """On-policy E[grad k2] is grad KL; under another sampler E_mu[grad k2] is not."""
     compared = same if w.problem.behavior_logits is None else differs
     yield compared(w.grad("k2"), w.d_kl)
 
 
 @claim("WZ-deepseek", over=each(all_worlds))
-def attached_k3_is_right_in_value_and_gradient(w: World) -> Iterator[Found]:
+def attached_k3_is_right_in_value_and_gradient(w: Enumeration) -> Iterator[Found]:
     """E_mu[rho k3] = KL and E_mu[grad(rho k3)] = grad KL: of whole samples; per token, states stay fixed."""
     yield same(w.E(w.rho * w.value("k3")), w.kl)
     yield same(w.E(w.in_loss("k3")), w.d_kl)
@@ -185,7 +185,7 @@ def attached_k3_is_right_in_value_and_gradient(w: World) -> Iterator[Found]:
         yield differs(_per_token(w), w.d_kl)
 
 
-def _per_token(w: World) -> torch.Tensor:
+def _per_token(w: Enumeration) -> torch.Tensor:
     """Expected gradient of the sum over tokens of rho k3, with a ratio per token, [rows, vocab]."""
     return exact_field(lambda r: kl_terms(r, "k3", importance="token", ratio="attached"), w.problem)
 

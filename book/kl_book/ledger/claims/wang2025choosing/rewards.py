@@ -19,26 +19,26 @@ from kl_book.ledger.claims.ground.groups import (
 )
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.spreads import smaller_variances
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere, trees, worlds
 from kl_companion.tabular import Problem, prefix_tree
 
 BETA = 0.3
 
 
-def _unseen(x: torch.Tensor, w: World) -> torch.Tensor:
+def _unseen(x: torch.Tensor, w: Enumeration) -> torch.Tensor:
     """What is left of a function of the sequences after its least-squares fit by the scores, [count]."""
     weight, scores = (w.p * w.rho).sqrt(), w.s.flatten(1)
     return x - scores @ (torch.linalg.pinv(weight[:, None] * scores) @ (weight * x))
 
 
-def _objective_gradient(w: World) -> torch.Tensor:
+def _objective_gradient(w: Enumeration) -> torch.Tensor:
     """Gradient of the expected reward less `BETA` times the KL, [rows, vocab]."""
     return torch.tensordot(w.pi * w.R, w.s, 1) - BETA * w.d_kl
 
 
 @claim("WZ-7.1-condition", over=each(all_worlds))
-def condition_on_a_detached_estimate(w: World) -> Iterator[Found]:
+def condition_on_a_detached_estimate(w: Enumeration) -> Iterator[Found]:
     """The update is right exactly where E[s k] = E[s k1]: tested on estimates on both sides of it.
 
     Right are k1 plus a constant and k1 plus any function whose projection on the score is taken away.
@@ -53,12 +53,12 @@ def condition_on_a_detached_estimate(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-7.1-k1", over=each(all_worlds))
-def log_ratio_in_the_reward(w: World) -> Iterator[Found]:
+def log_ratio_in_the_reward(w: Enumeration) -> Iterator[Found]:
     """E[s k1] = grad KL(q||p)."""
     yield same(w.E(w.in_reward("k1")), w.d_kl)
 
 
-def _of_second_order(w: World, estimator: str) -> Iterator[Found]:
+def _of_second_order(w: Enumeration, estimator: str) -> Iterator[Found]:
     """The update is not the gradient of the KL, and of second order near the reference."""
     yield differs(w.E(w.in_reward(estimator)), w.d_kl)
     for close in (w.near(0.02), w.near(0.01)):
@@ -67,14 +67,14 @@ def _of_second_order(w: World, estimator: str) -> Iterator[Found]:
 
 
 @claim("WZ-7.1-k3", over=each(worlds))
-def reduced_value_in_the_reward(w: World) -> Iterator[Found]:
+def reduced_value_in_the_reward(w: Enumeration) -> Iterator[Found]:
     """E[s k3] = grad KL(q||p) - grad KL(p||q)."""
     yield same(w.E(w.in_reward("k3")), w.d_kl - w.d_forward)
     yield from _of_second_order(w, "k3")
 
 
 @claim("WZ-7.1-k2", over=each(worlds))
-def half_square_in_the_reward(w: World) -> Iterator[Found]:
+def half_square_in_the_reward(w: Enumeration) -> Iterator[Found]:
     """E[s k2] = grad E_q[k2] - grad KL(q||p), which is not grad KL(q||p)."""
     yield same(w.E(w.in_reward("k2")), w.d_square - w.d_kl)
     yield from _of_second_order(w, "k2")
@@ -91,7 +91,7 @@ def no_pure_regularization_is_left() -> Iterator[Found]:
 
 
 @claim("WZ-7.1-offpolicy", over=each(sampled_elsewhere))
-def one_ratio_is_enough(w: World) -> Iterator[Found]:
+def one_ratio_is_enough(w: Enumeration) -> Iterator[Found]:
     """Off-policy E_mu[rho s (R - beta k1)] is the gradient wanted; a second ratio on k1 spoils it."""
     yield same(w.E(w.times_score(w.R - BETA * w.l)), _objective_gradient(w))
     yield differs(w.E(w.times_score(w.R - BETA * w.rho * w.l)), _objective_gradient(w))
@@ -135,7 +135,7 @@ def nine_three_k1() -> Iterator[Found]:
 
 
 @claim("WZ-9.3-k2", over=each(worlds))
-def nine_three_k2(w: World) -> Iterator[Found]:
+def nine_three_k2(w: Enumeration) -> Iterator[Found]:
     """k2: biased value, wrong update."""
     yield differs(w.bias("k2"), 0.0, by=1e-9)
     yield from half_square_in_the_reward(w)
@@ -152,7 +152,7 @@ def nine_three_k3() -> Iterator[Found]:
 
 
 @claim("WZ-9.4-axes", over=each(worlds))
-def value_and_gradient_are_two_axes(w: World) -> Iterator[Found]:
+def value_and_gradient_are_two_axes(w: Enumeration) -> Iterator[Found]:
     """All four combinations of an unbiased value and a right gradient occur."""
     yield same(w.bias("k1"), 0.0)
     yield same(w.E(w.in_reward("k1")), w.d_kl)
@@ -170,7 +170,7 @@ def steps_elsewhere() -> tuple[Problem, ...]:
     return (*(p for p in sampled_elsewhere() if p.rows.shape[1] > 1), *drawn)
 
 
-def _expected_cost(w: World) -> torch.Tensor:
+def _expected_cost(w: Enumeration) -> torch.Tensor:
     """Mean under the policy of the log-ratios from each token on, given all up to it, [count, length]."""
     cost, out = sum_from_here(w.t.log_ratio), []
     tokens = torch.where(w.problem.completion_mask > 0, w.problem.sequences, -1)
@@ -180,7 +180,7 @@ def _expected_cost(w: World) -> torch.Tensor:
     return torch.stack(out, dim=1)
 
 
-def _errors(w: World) -> dict[str, float]:
+def _errors(w: Enumeration) -> dict[str, float]:
     """Error of the update with each of four charges of a token: weighted log-ratios from it on."""
     problem, cost = w.problem, w.t.log_ratio
     ratio = (problem.token_logp(problem.logits) - problem.token_logp(problem.sampled_from)).exp()
@@ -210,7 +210,7 @@ def several_steps_need_weights_or_values() -> Iterator[Found]:
     yield numbers(least=min(with_values), most=max(with_values), trees=len(with_values))
 
 
-def _advantages(w: World, critic: torch.Tensor, decay: float) -> torch.Tensor:
+def _advantages(w: Enumeration, critic: torch.Tensor, decay: float) -> torch.Tensor:
     """Generalized advantages of the log-ratios as costs, discount 1, [count, length]."""
     mask = w.problem.completion_mask
     value = critic[w.problem.rows] * mask
@@ -237,7 +237,7 @@ def where_more_bias_comes_from() -> Iterator[Found]:
     for problem, n in worlds_with_group_sizes():
         if problem.logits.numel() == 2:
             continue  # one free parameter: there is but one direction
-        w, (chance, index) = World(problem), groups(problem, n)
+        w, (chance, index) = Enumeration(problem), groups(problem, n)
         scaled = torch.einsum("g,gi,girv->rv", chance, standardized(w.l[index]), w.s[index])
         yield same(sums.mean(chance, centered_gradient(problem, n, "leave_one_out")), w.d_kl)
         cosines.append(float((scaled * w.d_kl).sum() / (scaled.norm() * w.d_kl.norm())))

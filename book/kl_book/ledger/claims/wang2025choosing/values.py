@@ -25,14 +25,14 @@ from kl_book.ledger.claims.ground import spreads, sums
 from kl_book.ledger.claims.ground.errors import apart, excess, hedged
 from kl_book.ledger.claims.ground.learning import value_is_biased, value_is_unbiased
 from kl_book.ledger.claims.ground.off_policy import half_square, share_of_cases
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import all_worlds, hedge_bandits, hedge_trees, near, worlds
 from kl_book.ledger.claims.standard import HEDGE_SHARE
 from kl_companion.tabular import bandit
 
 
 @claim("WZ-2.1-rho", over=each(all_worlds))
-def ratio_of_value_one_keeps_the_score(w: World) -> Iterator[Found]:
+def ratio_of_value_one_keeps_the_score(w: Enumeration) -> Iterator[Found]:
     """On-policy the ratio is 1 and its gradient the score; off-policy its gradient is rho times the score."""
     if w.problem.behavior_logits is None:
         yield same(w.rho, 1.0)
@@ -42,20 +42,20 @@ def ratio_of_value_one_keeps_the_score(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-2.1-score0", over=each(worlds))
-def score_has_mean_zero(w: World) -> Iterator[Found]:
+def score_has_mean_zero(w: Enumeration) -> Iterator[Found]:
     """E[s] = 0 under the policy."""
     yield same(w.E(w.s), 0.0)
 
 
 @claim("WZ-2.1-truegrads", over=each(worlds))
-def gradients_of_both_divergences(w: World) -> Iterator[Found]:
+def gradients_of_both_divergences(w: Enumeration) -> Iterator[Found]:
     """grad KL(q||p) = E[k1 s] and grad KL(p||q) = E[(1 - p/q) s], against differentiated sums."""
     yield same(w.Es(w.l), w.d_kl)
     yield same(w.Es(1 - (-w.l).exp()), w.d_forward)
 
 
 @claim("WZ-3.1-k1", over=each(worlds))
-def log_ratio_is_unbiased_and_of_both_signs(w: World) -> Iterator[Found]:
+def log_ratio_is_unbiased_and_of_both_signs(w: Enumeration) -> Iterator[Found]:
     """E[k1] = KL; some samples are negative; relative to the KL its spread grows near the reference."""
     yield same(w.bias("k1"), 0.0)
     yield less(float(w.value("k1").min()), 0.0)
@@ -83,7 +83,7 @@ def half_square_agrees_to_second_order() -> Iterator[Found]:
     yield numbers(least=min(shares), most=max(shares))
 
 
-def _hessian(objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], w: World) -> torch.Tensor:
+def _hessian(objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], w: Enumeration) -> torch.Tensor:
     """Second derivatives of an objective of whole sequences in the policy's logits, [params, params]."""
     ref_logp = w.problem.token_logp(w.problem.ref_logits).sum(-1)
     hessian = torch.autograd.functional.hessian(
@@ -93,7 +93,7 @@ def _hessian(objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], w:
 
 
 @claim("WZ-3.1-fisher", over=each(worlds))
-def one_expansion_around_the_reference(w: World) -> Iterator[Found]:
+def one_expansion_around_the_reference(w: Enumeration) -> Iterator[Found]:
     """At q = p value and gradient of KL and E_q[k2] are 0, and both Hessians are the Fisher matrix."""
     at = w.replace(logits=w.problem.ref_logits)
     scores = at.slope("k1").flatten(1)
@@ -106,7 +106,7 @@ def one_expansion_around_the_reference(w: World) -> Iterator[Found]:
 
 
 @claim("WZ-3.1-lambda", over=each(worlds))
-def every_multiple_of_the_control_variate_is_unbiased(w: World) -> Iterator[Found]:
+def every_multiple_of_the_control_variate_is_unbiased(w: Enumeration) -> Iterator[Found]:
     """E[p/q - 1] = 0, and its covariance with k1 is minus the sum of both divergences."""
     variate, both = (-w.value("k1")).exp() - 1, w.kl + w.forward
     yield same(w.E(variate), 0.0)
@@ -177,7 +177,7 @@ claim_rows(estimate_between_gaussians, TABLE)
 
 
 @claim("WZ-forward-IS", over=each(worlds))
-def forward_value_from_samples_of_the_policy(w: World) -> Iterator[Found]:
+def forward_value_from_samples_of_the_policy(w: Enumeration) -> Iterator[Found]:
     """E[(p/q) log(p/q)] under the policy is KL(p||q)."""
     x = -w.value("k1")
     yield same(w.E(x.exp() * x), w.forward)

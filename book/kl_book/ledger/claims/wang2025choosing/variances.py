@@ -23,7 +23,7 @@ from kl_book.ledger.claims.comparisons import (
 from kl_book.ledger.claims.ground import off_policy
 from kl_book.ledger.claims.ground.errors import apart, degree, relative
 from kl_book.ledger.claims.ground.loss_rows import LossRow
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import (
     all_worlds,
     hedge_bandits,
@@ -34,33 +34,35 @@ from kl_book.ledger.claims.ground.worlds import (
 )
 
 
-def total(w: World, name: str) -> float:
+def total(w: Enumeration, name: str) -> float:
     """Variance of the gradient of rho k, summed over parameters."""
     return w.var(w.in_loss(name))
 
 
-def ordered(w: World) -> bool:
+def ordered(w: Enumeration) -> bool:
     """Whether rho k1 has the larger variance in every direction."""
     return off_policy.nowhere_less(off_policy.excess_covariance(w.problem))
 
 
-def against(several: Iterable[World]) -> float:
+def against(several: Iterable[Enumeration]) -> float:
     """Share of worlds where rho k1 has the smaller variance in some direction."""
     return off_policy.share_of_cases(not ordered(w) for w in several)
 
 
-def rare(delta: float) -> World:
+def rare(delta: float) -> Enumeration:
     """Two arms, the second rare under the policy (delta) and four times as likely under the reference."""
     return two((1 - delta, delta), (1 - 4 * delta, 4 * delta))
 
 
-def sampled_from(policy: Iterable[float], reference: Iterable[float], behavior: Iterable[float]) -> World:
+def sampled_from(
+    policy: Iterable[float], reference: Iterable[float], behavior: Iterable[float]
+) -> Enumeration:
     """A bandit with these probabilities, sampled from the third."""
-    return World(three_policies(tuple(policy), tuple(reference), tuple(behavior)))
+    return Enumeration(three_policies(tuple(policy), tuple(reference), tuple(behavior)))
 
 
 @cache
-def one_sided() -> tuple[World, ...]:
+def one_sided() -> tuple[Enumeration, ...]:
     """p/q <= sqrt(e), while q/p is large on some arms; with several samplers."""
     several = []
     for policy, reference in (((0.6, 0.4), (0.96, 0.04)), ((0.5, 0.3, 0.2), (0.8, 0.19, 0.01))):
@@ -70,7 +72,7 @@ def one_sided() -> tuple[World, ...]:
     return tuple(several)
 
 
-def bounded(off: bool) -> Iterator[World]:
+def bounded(off: bool) -> Iterator[Enumeration]:
     """Worlds where p/q <= sqrt(e) for everything that is sampled; ``off`` keeps those of another sampler."""
     yield from (w.near() for w in each(sampled_elsewhere if off else all_worlds)())
     yield from one_sided()
@@ -79,7 +81,7 @@ def bounded(off: bool) -> Iterator[World]:
 
 
 @claim("WZ-var-identity", over=each(all_worlds))
-def difference_of_variances(w: World) -> Iterator[Found]:
+def difference_of_variances(w: Enumeration) -> Iterator[Found]:
     """Cov(rho k1) - Cov(rho k3) = E_mu[rho^2 (2 k1 + 1) s s^T], and with it in every direction."""
     one, other = (off_policy.covariance(w.in_loss(k), w.problem) for k in ("k1", "k3"))
     excess = off_policy.excess_covariance(w.problem)
@@ -125,7 +127,7 @@ GUIDE = {
 claim_rows(right_value_as_well, GUIDE)
 
 
-def _bias_share(w: World) -> float:
+def _bias_share(w: Enumeration) -> float:
     """|E_mu[rho k2] - KL| over the KL."""
     return abs(float(w.E(w.rho * w.value("k2"))) - w.kl) / w.kl
 
@@ -169,14 +171,14 @@ def close_to_the_reference_the_difference_is_the_noise() -> Iterator[Found]:
 CLOSE = 0.1  # nats per decision or sequence
 
 
-def sampled_nearby(w: World) -> World:
+def sampled_nearby(w: Enumeration) -> Enumeration:
     """The same world, sampled from a policy a tenth of the way back to the reference."""
     logits = w.problem.logits
     return w.replace(behavior_logits=logits + 0.1 * (w.problem.ref_logits - logits))
 
 
 @cache
-def regime() -> tuple[World, ...]:
+def regime() -> tuple[Enumeration, ...]:
     """The fixed bandits and trees with a small KL, and such a sampler."""
     return tuple(sampled_nearby(w) for w in each(hedge_bandits, hedge_trees)() if w.kl <= CLOSE)
 
@@ -194,7 +196,7 @@ def a_nearby_sampler_settles_the_order() -> Iterator[Found]:
 
 
 @claim("WZ-6.3-O1noise", over=each(all_worlds))
-def noise_of_order_one(w: World) -> Iterator[Found]:
+def noise_of_order_one(w: Enumeration) -> Iterator[Found]:
     """rho k1 - rho k3 is rho s per sample, of mean 0; the rest shrinks like log(p/q), this does not."""
     noise = w.in_loss("k1") - w.in_loss("k3")
     yield same(noise, w.times_score(torch.ones_like(w.p)))
@@ -210,18 +212,18 @@ def noise_of_order_one(w: World) -> Iterator[Found]:
     yield less(abs(math.log(sizes[0] / sizes[1])), 0.1, by=0.0)
 
 
-def _neglected(policy: tuple[float, ...], reference: tuple[float, ...], mu_last: float) -> World:
+def _neglected(policy: tuple[float, ...], reference: tuple[float, ...], mu_last: float) -> Enumeration:
     """The last arm gets ``mu_last`` from the sampler, the others share the rest evenly."""
     rest = (1 - mu_last) / (len(policy) - 1)
     return sampled_from(policy, reference, (*[rest] * (len(policy) - 1), mu_last))
 
 
-def _with_ratio(w: World) -> list[float]:
+def _with_ratio(w: Enumeration) -> list[float]:
     """Variances of the gradients of all losses with a ratio, summed over parameters."""
     return [*(total(w, k) for k in ("k1", "k2", "k3")), w.var(w.in_loss("k2", "detached"))]
 
 
-def geometric(count: int) -> World:
+def geometric(count: int) -> Enumeration:
     """Arms of probability 1/2^i under the policy, 1/3^i under the reference, 1/5^i under the sampler."""
     i = torch.arange(count, dtype=torch.float64)
     weights = ((-i * math.log(base)).exp() for base in (2, 3, 5))
@@ -244,7 +246,7 @@ def a_sampler_that_neglects_the_policy() -> Iterator[Found]:
     yield numbers(at_e=total(at_e, "k1"), tail=total(tail, "k3"))
 
 
-def _clipped(w: World, most: float) -> torch.Tensor:
+def _clipped(w: Enumeration, most: float) -> torch.Tensor:
     """min(rho, most) k1 s of every sequence, [count, rows, vocab]."""
     return (w.rho.clamp(max=most) * w.l)[:, None, None] * w.s
 
@@ -274,7 +276,7 @@ def extreme_mismatch_voids_the_advantage() -> Iterator[Found]:
 
 
 @claim("WZ-1.2-bottom", over=each(all_worlds))
-def the_recommended_losses(w: World) -> Iterator[Found]:
+def the_recommended_losses(w: Enumeration) -> Iterator[Found]:
     """k2 without a ratio, rho k3, sg(rho) k2, and k1 in the reward have the gradient of the KL."""
     right = [w.in_loss("k3"), w.in_loss("k2", "detached"), w.in_loss("k1"), w.in_reward("k1")]
     wrong = [w.in_loss("k2"), *(w.in_loss(k, "detached") for k in ("k1", "k3"))]

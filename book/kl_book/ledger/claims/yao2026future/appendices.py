@@ -16,14 +16,14 @@ from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
 from kl_book.ledger.claims.ground.sequences import sum_from_here
 from kl_book.ledger.claims.ground.sums import mean
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import Problem, bandit
 
 BETA = 0.1
 
 
 @claim("FRPO-B1-k1grad", over=each(positions))
-def the_differentiated_k1_has_mean_zero(w: World) -> Iterator[Found]:
+def the_differentiated_k1_has_mean_zero(w: Enumeration) -> Iterator[Found]:
     """The score of the sampled token has mean zero."""
     value, gradient = moments(k1, w.problem)
     yield same(gradient, 0.0)
@@ -31,7 +31,7 @@ def the_differentiated_k1_has_mean_zero(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-B1-k2value", over=each(positions))
-def the_mean_of_k2(w: World) -> Iterator[Found]:
+def the_mean_of_k2(w: Enumeration) -> Iterator[Found]:
     """Half the variance of the log-ratio and half the square of the KL, which is not the KL."""
     value, _ = moments(k2, w.problem)
     yield same(value, (w.var(w.l) + w.kl**2) / 2)
@@ -39,7 +39,7 @@ def the_mean_of_k2(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-B1-k3grad", over=each(positions))
-def the_differentiated_k3_has_minus_the_mean_score_of_the_reference(w: World) -> Iterator[Found]:
+def the_differentiated_k3_has_minus_the_mean_score_of_the_reference(w: Enumeration) -> Iterator[Found]:
     """-E_ref[score], the gradient of the forward KL, and not that of the reverse KL."""
     _, gradient = moments(k3, w.problem)
     yield same(gradient, -mean(w.ref, w.s))
@@ -74,7 +74,7 @@ def the_bias_of_k2_with_older_samples() -> Iterator[Found]:
 
 
 @claim("FRPO-C.2", over=each(u.graded_pairs, u.graded))
-def standardized_rewards_have_mean_zero_and_variance_one(w: World) -> Iterator[Found]:
+def standardized_rewards_have_mean_zero_and_variance_one(w: Enumeration) -> Iterator[Found]:
     """And the square of the slope of 2 arcsin sqrt p is one over the variance of a Bernoulli mean."""
     x, p = u.standardized(w.problem, w.R), float(w.E(w.R))
     yield same(w.E(x), 0.0)
@@ -84,7 +84,7 @@ def standardized_rewards_have_mean_zero_and_variance_one(w: World) -> Iterator[F
 
 
 @claim("FRPO-E-current", over=each(u.graded_trees))
-def the_sum_begins_with_the_own_log_ratio(w: World) -> Iterator[Found]:
+def the_sum_begins_with_the_own_log_ratio(w: Enumeration) -> Iterator[Found]:
     """With it the sum has the gradient of the KL, without it not."""
     yield same(u.token_field(w.problem, sum_from_here(w.t.log_ratio)), w.d_kl)
     yield differs(u.token_field(w.problem, u.later(w.t.log_ratio)), w.d_kl)
@@ -97,7 +97,7 @@ def the_decoupled_form_leaves_the_reward_part() -> Iterator[Found]:
         to_go = u.token_field(w.problem, sum_from_here(w.t.log_ratio))
         update = u.standardized_update(w.problem, w.R) - BETA * to_go
         yield same(update + BETA * w.d_kl, u.arcsine_gradient(w.problem))
-    w = World(u.graded_trees()[0])
+    w = Enumeration(u.graded_trees()[0])
     p, index = groups(w.problem, 2)
     alone = sum_from_here(w.t.log_ratio)[index] * w.problem.completion_mask[index]
     yield same(mean(p, torch.einsum("git,gitrv->grv", alone, w.t.scores[index]) / 2), w.d_kl)
@@ -108,7 +108,7 @@ def _orders(x: torch.Tensor) -> torch.Tensor:
 
 
 @claim("FRPO-F1-b-scale", over=each(lambda: u.graded_trees()[:3]))
-def the_kl_changes_scale_and_order(w: World) -> Iterator[Found]:
+def the_kl_changes_scale_and_order(w: Enumeration) -> Iterator[Found]:
     """In groups of three: mean, deviation, and which of two answers has the larger advantage."""
     p, index = groups(w.problem, 3)
     rewards, with_kl = w.R[index], u.shaped(w.problem, BETA)[index]
@@ -119,7 +119,7 @@ def the_kl_changes_scale_and_order(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-F1-b-sigma", over=each(u.graded))
-def another_deviation_breaks_the_score(w: World) -> Iterator[Found]:
+def another_deviation_breaks_the_score(w: Enumeration) -> Iterator[Found]:
     """The deviation is not sqrt(p(1 - p)), and the part of the reward is not the gradient of the arcsine."""
     with_kl = u.shaped(w.problem, BETA)
     spread, plain = (u.deviation(w.problem, x) for x in (with_kl, w.R))
@@ -144,7 +144,7 @@ def no_one_coefficient_repairs_all_policies() -> Iterator[Found]:
 
 
 @claim("FRPO-F1-b-uniform", over=each(u.graded_trees))
-def all_tokens_of_an_answer_share_the_number(w: World) -> Iterator[Found]:
+def all_tokens_of_an_answer_share_the_number(w: Enumeration) -> Iterator[Found]:
     """The update of the shaped reward is that of one number per answer; the KL to go differs by token."""
     to_go = sum_from_here(w.t.log_ratio)[w.problem.completion_mask[:, 1] > 0]
     yield at_most(1e-6, (to_go[:, 0] - to_go[:, 1]).abs())

@@ -12,25 +12,25 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.updates import later, penalties, token_field
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import trees
 from kl_companion.estimators import get_estimator
 
 
-def _registered(name: str, w: World) -> torch.Tensor:
+def _registered(name: str, w: Enumeration) -> torch.Tensor:
     """A registered estimator at every token, 0 outside the mask, [count, length]."""
     return get_estimator(name).fn(w.t.logp, w.t.ref_logp) * w.problem.completion_mask
 
 
 @claim("FRPO-4.2-centering", over=each(trees))
-def sign_and_centering_change_what_a_token_is_charged(w: World) -> Iterator[Found]:
+def sign_and_centering_change_what_a_token_is_charged(w: Enumeration) -> Iterator[Found]:
     """Per sample, earlier tokens are charged otherwise by k1 and by k3; with the other sign the KL rises."""
     yield differs(later(_registered("k1", w)), later(_registered("k3", w)))
     yield same(token_field(w.problem, sum_from_here(_registered("k1", w))), w.d_kl)
 
 
 @claim("FRPO-6.2.1-onesided", over=each(trees))
-def the_later_k3_never_raises_a_weight(w: World) -> Iterator[Found]:
+def the_later_k3_never_raises_a_weight(w: Enumeration) -> Iterator[Found]:
     """Its sum is never negative; that of k1 is negative for some tokens."""
     yield at_most(0.0, later(_registered("k3", w)))
     yield at_most(later(_registered("k1", w)).min(), -1e-6)

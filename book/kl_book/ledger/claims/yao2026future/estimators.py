@@ -12,7 +12,7 @@ from kl_book.ledger.claims.checks import claim, claim_rows
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, rises, same
 from kl_book.ledger.claims.ground.estimates import Estimate, exact_forward, exact_reverse, k1, k2, k3
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 
 BIASED = 1e-8  # at least, in every single world
@@ -39,13 +39,13 @@ class EstimateRow(NamedTuple):
     target: Literal["reverse", "forward"] = "reverse"
 
 
-def _positions(row: EstimateRow) -> Iterator[World]:
+def _positions(row: EstimateRow) -> Iterator[Enumeration]:
     """One token, sampled from the policy, or of the forward KL from the reference."""
     for w in each(positions)():
         yield w if row.target == "reverse" else w.replace(behavior_logits=w.problem.ref_logits)
 
 
-def _truth(w: World, target: str = "reverse") -> tuple[float, torch.Tensor]:
+def _truth(w: Enumeration, target: str = "reverse") -> tuple[float, torch.Tensor]:
     """Value and gradient of the divergence."""
     return w.forward if target == "forward" else w.kl, exact_gradient(w.problem, target)
 
@@ -89,7 +89,7 @@ def row_of_forward_k2() -> Iterator[Found]:
 
 
 @claim("FRPO-tab3-off", over=each(lambda: (p for p in sampled_elsewhere() if p.rows.shape[1] == 1)))
-def older_samples_bias_every_estimate(w: World) -> Iterator[Found]:
+def older_samples_bias_every_estimate(w: Enumeration) -> Iterator[Found]:
     """What is right under the policy itself is off under another sampler, in value and in gradient."""
     own = w.replace(behavior_logits=None)
     for id in ("FRPO-tab3-k1", "FRPO-tab3-k2", "FRPO-tab3-k3", "FRPO-tab3-k3plus"):

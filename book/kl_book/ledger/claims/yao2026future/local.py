@@ -15,28 +15,28 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k3
 from kl_book.ledger.claims.ground.positions import exact_gradient, moments, positions
 from kl_book.ledger.claims.ground.sequences import sum_from_here
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import Problem
 
 
-def _local(w: World, f: str = "k3") -> torch.Tensor:
+def _local(w: Enumeration, f: str = "k3") -> torch.Tensor:
     """Mean of the penalties of tokens, differentiated one by one, [rows, vocab]."""
     return u.token_field(w.problem, u.local_slopes(f, w.problem))
 
 
-def _from_here(w: World, f: str = "k3") -> torch.Tensor:
+def _from_here(w: Enumeration, f: str = "k3") -> torch.Tensor:
     """Mean of the scores of tokens, each times the penalties from it on, [rows, vocab]."""
     return u.token_field(w.problem, sum_from_here(u.penalties(f, w.problem)))
 
 
 @claim("FRPO-P3.3", over=each(positions))
-def k3_has_an_unbiased_value(w: World) -> Iterator[Found]:
+def k3_has_an_unbiased_value(w: Enumeration) -> Iterator[Found]:
     """Its mean over the next token is the KL there."""
     yield same(moments(k3, w.problem)[0], w.kl)
 
 
 @claim("FRPO-3.3-nonimplication", over=each(positions))
-def an_unbiased_value_has_not_the_gradient(w: World) -> Iterator[Found]:
+def an_unbiased_value_has_not_the_gradient(w: Enumeration) -> Iterator[Found]:
     """At one token k3 has the value of the reverse KL and the gradient of the forward KL."""
     value, gradient = moments(k3, w.problem)
     yield same(value, w.kl)
@@ -45,7 +45,7 @@ def an_unbiased_value_has_not_the_gradient(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-abs-local", over=each(worlds.trees))
-def the_loss_lacks_the_signal_of_the_penalties(w: World) -> Iterator[Found]:
+def the_loss_lacks_the_signal_of_the_penalties(w: Enumeration) -> Iterator[Found]:
     """Differentiated token by token, k3 lacks E sum_i (sum over j >= i of k3_j) score_i."""
     local = w.grad("k3", per_token=True)
     yield same(w.d_kl - local, _from_here(w))
@@ -55,13 +55,13 @@ def the_loss_lacks_the_signal_of_the_penalties(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-4.3-localgrad", over=each(worlds.worlds))
-def derivative_of_k3(w: World) -> Iterator[Found]:
+def derivative_of_k3(w: Enumeration) -> Iterator[Found]:
     """(1 - u) times the score of the token, for every token of every sequence."""
     yield same(w.slope("k3", per_token=True), w.tokens(1 - (-w.t.log_ratio).exp()))
 
 
 @claim("FRPO-P4.3-direct", over=each(worlds.trees))
-def what_a_differentiated_penalty_has_and_lacks(w: World) -> Iterator[Found]:
+def what_a_differentiated_penalty_has_and_lacks(w: Enumeration) -> Iterator[Found]:
     """-f'(u) u times the score, and not the penalties from the token on."""
     ratio = (-w.t.log_ratio).exp()
     for f, generator in u.GENERATORS.items():
@@ -112,7 +112,7 @@ def where_a_local_loss_is_the_gradient() -> Iterator[Found]:
     yield numbers(most=max(shares), bandits=len(shares))
 
 
-def _elsewhere(*, several: bool) -> Iterator[World]:
+def _elsewhere(*, several: bool) -> Iterator[Enumeration]:
     """Worlds that another policy samples, of one token or of several."""
     return each(*(p for p in worlds.sampled_elsewhere() if (p.rows.shape[1] > 1) == several))()
 
@@ -127,12 +127,12 @@ def fresh_log_probs_do_not_mend_the_value() -> Iterator[Found]:
         yield same(w.E(w.rho * x), w.kl, "corrected")
         yield differs(w.E(x), w.kl)
     yield printed(max(shares))
-    small = World(worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5)))
+    small = Enumeration(worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5)))
     fresh = float(small.E(small.value("k3")))
     yield numbers(fresh=fresh, kl=small.kl, bandits=len(shares), most=max(shares))
 
 
-def _weighted(w: World, attached: bool) -> torch.Tensor:
+def _weighted(w: Enumeration, attached: bool) -> torch.Tensor:
     """Mean gradient of the ratio of the whole answer times its k3 penalties, [rows, vocab]."""
     leaf = w.t.logp.clone().requires_grad_()
     ratio = (leaf.sum(-1) - w.p.log()).exp()
@@ -169,7 +169,7 @@ def fixed_log_ratios_are_not_corrected() -> Iterator[Found]:
 
 
 @claim("FRPO-4.3-additive", over=each(worlds.sampled_elsewhere))
-def an_added_penalty_is_averaged_under_the_sampler(w: World) -> Iterator[Found]:
+def an_added_penalty_is_averaged_under_the_sampler(w: Enumeration) -> Iterator[Found]:
     """Its mean is the sum over the sampler's probabilities, and not that under the policy."""
     own, x = w.replace(behavior_logits=None), u.penalties("k3", w.problem).sum(-1)
     yield same(w.E(x), w.problem.token_logp(w.problem.sampled_from).sum(-1).exp() @ x)

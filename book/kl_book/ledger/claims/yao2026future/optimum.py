@@ -10,13 +10,13 @@ from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, same
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.updates import every_token, regularized
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import trees, worlds
 
 BETA = 0.7
 
 
-def optimal(w: World) -> World:
+def optimal(w: Enumeration) -> Enumeration:
     """The world whose policy over sequences is pi_ref exp(r / beta), normalized; prefix by prefix."""
     p = w.problem
     weight = p.token_logp(p.ref_logits).sum(-1).exp() * (w.R / BETA).exp()
@@ -26,7 +26,7 @@ def optimal(w: World) -> World:
 
 
 @claim("FRPO-T5.1", over=each(worlds))
-def the_best_policy(w: World) -> Iterator[Found]:
+def the_best_policy(w: Enumeration) -> Iterator[Found]:
     """There the gradient is 0, and every other policy has beta KL(policy || best) less."""
     best = optimal(w)
     value, gradient = regularized(best.problem, BETA)
@@ -37,7 +37,7 @@ def the_best_policy(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-P5.2", over=each(trees))
-def rewards_along_an_answer(w: World) -> Iterator[Found]:
+def rewards_along_an_answer(w: Enumeration) -> Iterator[Found]:
     """r - beta D is one constant; what is left after a prefix depends on the prefix; steps are log-ratios."""
     best = optimal(w)
     p, cost = best.problem, BETA * best.t.log_ratio

@@ -19,7 +19,7 @@ from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sequences import jacobian, sum_from_here
 from kl_book.ledger.claims.ground.updates import deviation, regularized_gradient
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 
@@ -38,7 +38,7 @@ def _spread(p: Problem) -> float:
 
 
 @claim("FRPO-1-linear", over=each(u.graded_trees))
-def without_normalization_reward_and_kl_are_one_reward(w: World) -> Iterator[Found]:
+def without_normalization_reward_and_kl_are_one_reward(w: Enumeration) -> Iterator[Found]:
     """r - beta D as one reward, and the KL from each token on beside the reward, have the same gradient."""
     p, ratio, gradient = w.problem, w.t.log_ratio, regularized_gradient(w.problem, BETA)
     rewards = u.every_token(p, w.R)
@@ -48,7 +48,7 @@ def without_normalization_reward_and_kl_are_one_reward(w: World) -> Iterator[Fou
 
 
 @claim("FRPO-1-fuse", over=each(u.graded))
-def a_bent_utility_and_the_kl_do_not_commute(w: World) -> Iterator[Found]:
+def a_bent_utility_and_the_kl_do_not_commute(w: Enumeration) -> Iterator[Found]:
     """l(E[r - beta D]) and l(E r) - beta E[D] differ, for the arcsine by more than the KL itself."""
     p = w.E(w.R)
     beta = float(p) / (10 * w.kl)  # the argument of the arcsine stays within 0 and 1
@@ -63,7 +63,7 @@ def a_bent_utility_and_the_kl_do_not_commute(w: World) -> Iterator[Found]:
 
 
 @claim("FRPO-1-onescalar", over=each(lambda: (u.graded()[0], u.graded_trees()[0], u.graded_trees()[2])))
-def one_number_for_every_token(w: World) -> Iterator[Found]:
+def one_number_for_every_token(w: Enumeration) -> Iterator[Found]:
     """In every group the mean and the deviation change; the KL to go differs from token to token."""
     p, index = groups(w.problem, 3)
     ratio, rewards, with_kl = w.l[index], w.R[index], u.shaped(w.problem, BETA)[index]
@@ -92,13 +92,13 @@ def there_is_no_objective() -> Iterator[Found]:
     yield numbers(first=shares[0], worlds=len(shares), least=min(shares), most=max(shares))
 
 
-def _difference_of_log_ratios(w: World) -> float:
+def _difference_of_log_ratios(w: Enumeration) -> float:
     """Of two answers: log-ratio of the right one minus that of the wrong one."""
     right = w.R.argmax()
     return float(w.l[right] - w.l[1 - right])
 
 
-def _bent_slope(w: World) -> float:
+def _bent_slope(w: Enumeration) -> float:
     """Slope in p of 2 arcsin sqrt p + beta KL, with two answers of which one is right."""
     return 1 / deviation(w.problem, w.R) + BETA * _difference_of_log_ratios(w)
 
@@ -127,7 +127,7 @@ def an_affine_utility_is_neither_needed_nor_enough() -> Iterator[Found]:
     yield numbers(least=min(widths), most=max(widths), worlds=len(widths))
 
 
-def _cancelling(p: float) -> World:
+def _cancelling(p: float) -> Enumeration:
     """Two answers whose log-ratios differ by 2 / (beta std(r)), at beta = 1."""
     ahead = math.log(p / (1 - p)) - 2 / math.sqrt(p * (1 - p))
     q = 1 / (1 + math.exp(-ahead))
@@ -199,7 +199,7 @@ def the_scale_is_that_of_the_shaped_reward() -> Iterator[Found]:
 
 
 @claim("FRPO-D1-display", over=all_graded)
-def the_update_and_the_variance_of_the_shaped_reward(w: World) -> Iterator[Found]:
+def the_update_and_the_variance_of_the_shaped_reward(w: Enumeration) -> Iterator[Found]:
     """E[A score] = grad(p - beta K) / s, and s^2 = p(1 - p) - 2 beta Cov + beta^2 Var."""
     p, spread = w.E(w.R), _spread(w.problem)
     yield same(in_the_reward(w.problem), regularized_gradient(w.problem, BETA) / spread)

@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground.errors import relative, turned
 from kl_book.ledger.claims.ground.groups import standardized_or_zero
 from kl_book.ledger.claims.ground.sequences import jacobian, sum_from_here
 from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.world import World, each, two
+from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_companion.tabular import Problem
 from kl_companion.tabular.groups import group_update
 
@@ -39,7 +39,7 @@ def group_normalization_gives_a_utility() -> Iterator[Found]:
 
 
 @claim("FRPO-P3.1", over=all_graded)
-def standardized_binary_rewards_follow_the_arcsine(w: World) -> Iterator[Found]:
+def standardized_binary_rewards_follow_the_arcsine(w: Enumeration) -> Iterator[Found]:
     """E[(r - p)/sqrt(p(1 - p)) score] = gradient of 2 arcsin sqrt p, on bandits and trees."""
     yield same(_standardized_update(w.problem), u.arcsine_gradient(w.problem))
 
@@ -59,7 +59,7 @@ def the_printed_loss_divides_by_the_length() -> Iterator[Found]:
 
 
 @claim("FRPO-3.2-score", over=each(u.graded))
-def the_standardized_advantage_is_the_score_of_the_arcsine(w: World) -> Iterator[Found]:
+def the_standardized_advantage_is_the_score_of_the_arcsine(w: Enumeration) -> Iterator[Found]:
     """(r - p)/sqrt(p(1 - p)) = l'(p)(r - p), and with it theorem 4.1 gives the gradient of its objective."""
     p, rate = w.problem, float(w.E(w.R))
     advantage = u.slope("2 arcsin sqrt(p)", rate) * (w.R - rate)
@@ -68,13 +68,13 @@ def the_standardized_advantage_is_the_score_of_the_arcsine(w: World) -> Iterator
     yield same(u.token_field(p, weight), u.decoupled_gradient(p, BETA))
 
 
-def _whole_gradient(w: World, utility: str) -> torch.Tensor:
+def _whole_gradient(w: Enumeration, utility: str) -> torch.Tensor:
     """Gradient of a utility of E[r] minus beta times the mean of the log-ratios, in one piece."""
     return exact(lambda p, q: u.UTILITIES[utility](p.exp() @ w.R) - BETA * (p.exp() @ (p - q)), w.problem)[1]
 
 
 @claim("FRPO-1-gain", over=each(u.graded))
-def the_reward_has_a_gain_and_the_penalty_none(w: World) -> Iterator[Found]:
+def the_reward_has_a_gain_and_the_penalty_none(w: Enumeration) -> Iterator[Found]:
     """The gradient of l(E r) - beta E cost is l'(p) grad p - beta grad E cost, for every l tried."""
     plain, cost = u.utility_gradient(w.problem), u.penalty_gradient("k1", w.problem)
     for utility in u.UTILITIES:
@@ -83,7 +83,7 @@ def the_reward_has_a_gain_and_the_penalty_none(w: World) -> Iterator[Found]:
     yield numbers(utilities=list(u.UTILITIES))
 
 
-def _length_in_groups(w: World, n: int) -> tuple[float, float]:
+def _length_in_groups(w: Enumeration, n: int) -> tuple[float, float]:
     """Of rewards standardized in groups of n: how far the update turns away, and its relative length."""
     update = group_update(lambda drawn: standardized_or_zero(w.R[drawn]), w.problem, n)
     gradient = u.arcsine_gradient(w.problem)

@@ -15,7 +15,7 @@ from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, each_divergence, normalized
-from kl_book.ledger.claims.ground.world import World
+from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import bandits, three_policies
 
 WIDER = Bounds(0.5, 2.0, 3.0)
@@ -147,7 +147,7 @@ def a_renewed_reference_bounds_steps_and_not_the_way() -> Iterator[Found]:
 ANSWERS = 16  # per prompt in the source
 
 
-def _batch_gradient(x: World, size: int, *, own: bool) -> torch.Tensor:
+def _batch_gradient(x: Enumeration, size: int, *, own: bool) -> torch.Tensor:
     """Mean update of w(R - b) over all batches; ``own``: the own reward is part of the mean b."""
     p, index = groups(x.problem, size)
     a = centered(x.R[index], "mean" if own else "leave_one_out")
@@ -158,7 +158,7 @@ def _batch_gradient(x: World, size: int, *, own: bool) -> torch.Tensor:
 def the_mean_of_the_batch_is_no_baseline() -> Iterator[Found]:
     """With a sample's own reward in it, the mean takes away one Nth of the reward's gradient."""
     shares = []
-    for x in (World(old.problem) for old in normalized() if len(old.p) < 7):
+    for x in (Enumeration(old.problem) for old in normalized() if len(old.p) < 7):
         for size in (2, 3):
             shrunk = _batch_gradient(x, size, own=True)
             shares.append(relative(shrunk, x.d_reward))
@@ -168,13 +168,13 @@ def the_mean_of_the_batch_is_no_baseline() -> Iterator[Found]:
     yield numbers(size=2, share=shares[0], answers=ANSWERS, factor=ANSWERS / (ANSWERS - 1))
 
 
-def _best_constant(x: World) -> tuple[float, float]:
+def _best_constant(x: Enumeration) -> tuple[float, float]:
     """The constant baseline of least variance of w(R - b) score, and E[w^2 |score|^2]."""
     square = x.p * x.rho.square() * x.s.square().sum((-2, -1))
     return float(square @ x.R / square.sum()), float(square.sum())
 
 
-def _spread(x: World, b: float) -> float:
+def _spread(x: Enumeration, b: float) -> float:
     """Variance of w(R - b) score of one sample."""
     return x.var(x.times_score(x.R - b))
 
@@ -182,10 +182,10 @@ def _spread(x: World, b: float) -> float:
 @claim("RPG-G1-baseline")
 def a_mean_reward_can_raise_the_variance() -> Iterator[Found]:
     """It lowers it exactly where it lies between 0 and twice the best constant."""
-    nearly_solved = World(three_policies((0.9, 0.1), (0.5, 0.5), (0.9, 0.1)))
+    nearly_solved = Enumeration(three_policies((0.9, 0.1), (0.5, 0.5), (0.9, 0.1)))
     nearly_solved = nearly_solved.replace(rewards=torch.tensor([1.0, 0.0], dtype=torch.float64))
     raised = []
-    for x in (nearly_solved, *(World(old.problem) for old in normalized())):
+    for x in (nearly_solved, *(Enumeration(old.problem) for old in normalized())):
         b, (best, size) = float(x.E(x.R)), _best_constant(x)
         change = _spread(x, b) - _spread(x, 0.0)
         raised.append(change > 1e-12)

@@ -23,7 +23,7 @@ from kl_book.ledger.claims.ground.unnormalized import (
     normalized,
     unnormalized_reverse,
 )
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import get_estimator
@@ -48,7 +48,7 @@ def printed_k3_is_the_registered_one(problem: Problem) -> Iterator[Found]:
 
 
 @claim("RPG-2.2-k3-urkl", over=each(worlds))
-def mean_of_k3_is_the_unnormalized_reverse_kl(w: World) -> Iterator[Found]:
+def mean_of_k3_is_the_unnormalized_reverse_kl(w: Enumeration) -> Iterator[Found]:
     """E[k3(pi_ref / pi)] over samples of pi is UKL(pi || pi_ref), whatever the total mass of pi_ref."""
     for mass in MASSES:
         shift = math.log(mass)

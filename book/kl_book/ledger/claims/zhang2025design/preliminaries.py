@@ -17,7 +17,7 @@ from kl_book.ledger.claims.ground.positions import equal_policies
 from kl_book.ledger.claims.ground.sequences import longer_trees, sum_from_here
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.updates import every_token, regularized_gradient, shaped, token_field
-from kl_book.ledger.claims.ground.world import World, each
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
@@ -28,7 +28,7 @@ LONG = 4096  # tokens of the longest answers that the source trains on with a co
 
 
 @claim("RPG-prop2.1", over=each(worlds))
-def generalized_policy_gradient_theorem(w: World) -> Iterator[Found]:
+def generalized_policy_gradient_theorem(w: Enumeration) -> Iterator[Found]:
     """The gradient of E[f] is E[f score + gradient of f], for f that depend on the policy and for rewards."""
     for name in ("k1", "k2", "k3"):
         f = get_estimator(name).fn

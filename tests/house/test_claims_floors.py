@@ -91,7 +91,8 @@ def test_checks_are_registered_on_their_floor():
     """By the modules of sources, and each of those registers checks or numbers for the words of rows."""
     registering = {c.generator.__module__ for c in checks().values()} | {f.__module__ for f in WORDS.values()}
     sections = {name for name, (_, is_package) in modules().items() if floor(name) == 1 and not is_package}
-    assert registering == sections
+    assert {name for name in registering if floor(name) == 1} == sections
+    assert {c.generator.__module__ for c in checks().values()} <= sections
 
 
 def test_importing_the_ground_registers_nothing():

@@ -46,7 +46,7 @@ ALLOWED = {
 MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib.load", "pty"}
 CELL = "\n# %%\n"
 BUILT_IN = {"eval", "exec", "__import__"}
-SAFE_YAML = {"SafeLoader", "CSafeLoader"}
+SAFE_YAML = {"SafeLoader", "CSafeLoader", "CBaseLoader"}  # the last makes strings alone
 
 
 def dotted(node: ast.expr) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kl_book.ledger.claims.standard import SOURCES
 
@@ -30,7 +30,7 @@ TEXTS = ("condition", "given", "note", "correction", "counterexample", "practice
 _GAP = re.compile(r"\{\{(\w+)(?::([^{}]*))?\}\}")
 
 
-class Row(BaseModel):
+class Row(BaseModel, extra="forbid", frozen=True):
     """One statement of one source, and what is to be said of it.
 
     Texts are in words, with formulas in LaTeX between dollar signs.
@@ -60,8 +60,6 @@ class Row(BaseModel):
         correction: The corrected statement.
         practice: How much it matters to a training run or a result, with numbers.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     source: str
@@ -116,7 +114,7 @@ GRAVEST = "emapg2026"  # one of its corrections changes what people train
 PLACE = ("id", "source", "location", "kind", "statement", "chapter")
 
 
-class Erratum(BaseModel):
+class Erratum(BaseModel, extra="forbid", frozen=True):
     r"""A correction: rows of one source that one cause makes fail, with what a fair reader wants to know.
 
     How much it matters in practice, the corrected form, the counterexample and the error come from the rows
@@ -131,8 +129,6 @@ class Erratum(BaseModel):
         charitable: The reading under which it is right, or what was most likely intended.
         source: Key of the source.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     rows: tuple[str, ...]

@@ -90,7 +90,7 @@ def test_a_source_with_several_pages_begins_each_with_the_row_that_is_named():
 
 def test_the_contents_lead_to_every_row(contents, claims):
     html = contents._repr_html_()
-    assert re.findall(r'<li class="[\w-]+" data-c="\d+"><a href="([^"]+)"', html) == [
+    assert re.findall(r'<li class=[\w-]+ data-c=\d+><a href="([^"]+)"', html) == [
         address(id) for id in claims["id"]
     ]
     assert str(contents).count("\n") == len(claims) - 1

@@ -153,11 +153,11 @@ def write(app: Any, exception: Exception | None) -> None:
     numbers = {
         name: ".".join(map(str, own[""])) for name, own in app.env.toc_secnumbers.items() if own.get("")
     }
-    entries = getattr(app.env, "kl_entries", {})
-    found = [e for _, kept in sorted(entries.items()) for e in kept]
-    found += [tuple(e) for e in statements(set(entries))]
-    said = json.dumps({"entries": found, "numbers": numbers}, ensure_ascii=False)
-    (out / ENTRIES).write_text(f"window.klSearch = {said};\n", encoding="utf-8")
+    pages = getattr(app.env, "kl_entries", {})
+    every = [entry for _, own in sorted(pages.items()) for entry in own]
+    every += [tuple(entry) for entry in statements(set(pages))]
+    index = json.dumps({"entries": every, "numbers": numbers}, ensure_ascii=False)
+    (out / ENTRIES).write_text(f"window.klSearch = {index};\n", encoding="utf-8")
     shutil.copy2(kl_npm.MINISEARCH.kept()[0], out / "_static" / LIBRARY)
     page = out / "search.html"  # its template loads Sphinx's search, which would write results too
     if page.is_file():

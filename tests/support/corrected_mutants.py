@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kl_book.ledger.claims import CLAIMS, register
 from tests.support.mutation import changed, changes
-from tests.support.sabotage import forget, modules
+from tests.support.sabotage import claimed, forget, modules
 
 CLAIMED = "kl_book.ledger.claims"
 GROUND = tuple(
@@ -87,11 +86,6 @@ def rooms(module):
     nodes = [n for n in ast.walk(tree_of(module)) if isinstance(n, ast.ImportFrom)]
     names = {a.asname or a.name: f"{n.module}.{a.name}" for n in nodes for a in n.names}
     return {name: room for name, room in names.items() if room.startswith(CLAIMED) and room in sys.modules}
-
-
-def claimed(id):
-    """The check of a row, which may be that of another one."""
-    return CLAIMS[register()[id].check or id]
 
 
 def nearest(id):

@@ -160,10 +160,15 @@ def passes(evidence):
     return evidence.verdict, *(e is not None and e <= TOLERANCE for e in errors)
 
 
+def claimed(id):
+    """The check of a row, which may be that of another one."""
+    return CLAIMS[register()[id].check or id]
+
+
 def noticed(id, right):
     """Whether a check on sabotaged ground ends otherwise than it does on the right one."""
     try:
-        return passes(CLAIMS[register()[id].check or id].check()) != right
+        return passes(claimed(id).check()) != right
     except Exception:  # a sabotage may make a shape or a number impossible: noticed as well
         return True
 

@@ -8,14 +8,13 @@ loaded here; `ledger` does that.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from kl_book.ledger.claims.comparisons import Found, Shortfall
 from kl_book.ledger.claims.evidence import Evidence
-from kl_book.ledger.claims.rows import TEXTS, Row, register
+from kl_book.ledger.claims.rows import register
 
 Check = Callable[..., Iterator[Found]]
 Worlds = Callable[[], Iterable[Any]]
@@ -30,7 +29,7 @@ class Claim(NamedTuple):
 
     @property
     def how(self) -> str:
-        """How it finds out."""
+        """Method of the check, as its row names it."""
         return register()[self.id].how
 
     def check(self) -> Evidence:
@@ -103,13 +102,7 @@ def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evid
     """
     row = register()[id]
     words = register()[row.check] if row.check else row
-    fields: dict[str, Any] = {**errors, **words.filled(_example(words) | numbers)}
+    example = WORDS.get(words.id, dict)()  # of whose numbers other rows may have the rest
+    own = {name: x for name, x in example.items() if name in words.gaps}
+    fields: dict[str, Any] = {**errors, **words.filled(own | numbers)}
     return Evidence(unit=words.unit, agrees_with=words.agrees_with or None, **fields)
-
-
-def _example(row: Row) -> dict[str, Any]:
-    """Of the numbers of a row's worked example, which other rows may share, those that it has gaps for."""
-    if row.id not in WORDS:
-        return {}
-    texts = "".join(getattr(row, name) for name in TEXTS)
-    return {name: x for name, x in WORDS[row.id]().items() if re.search(rf"{{{{{name}[:}}]", texts)}

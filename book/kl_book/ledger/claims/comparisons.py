@@ -45,7 +45,7 @@ def corrected(error: float) -> Shortfall:
 
 
 def inside(error: float) -> Shortfall:
-    """Where its condition is met, the printed statement fails by ``error``, and so it does as printed."""
+    """The printed statement fails by ``error`` where its condition is met, and so it does as printed."""
     return Shortfall("inside", error)
 
 
@@ -83,5 +83,5 @@ def rises(values: Sequence[float], form: Form = "printed", by: float = errors.ST
 
 
 def numbers(**of: Any) -> GapNumbers:
-    """What the gaps in the words of the row are filled with."""
+    """Numbers for the gaps in the words of the row, by their names."""
     return GapNumbers(of)

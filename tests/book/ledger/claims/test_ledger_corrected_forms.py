@@ -10,13 +10,13 @@ import math
 import pytest
 import torch
 
-from kl_book.ledger.claims import CLAIMS, register, run
+from kl_book.ledger.claims import register, run
 from kl_book.ledger.claims.ground import synthetic_task
 from kl_book.ledger.claims.standard import TOLERANCE
 from tests.support.claims_table import CORRECTED, UNCORRECTED, VERDICT_OF
 from tests.support.corrected_mutants import edited, mutants_behind, outcome
 from tests.support.data import data
-from tests.support.sabotage import everywhere, forget
+from tests.support.sabotage import claimed, everywhere, forget
 
 KINDS = {"sign", "factor"}
 # one task and two heads of the synthetic sweep instead of sixteen and seven
@@ -78,7 +78,7 @@ def test_the_corrected_form_passes_and_a_changed_one_does_not(id, monkeypatch):
     assert evidence.corrected <= TOLERANCE < evidence.printed
     if id in SMALLER:
         made_smaller(monkeypatch)
-        evidence = CLAIMS[register()[id].check or id].check()
+        evidence = claimed(id).check()
         assert evidence.corrected <= TOLERANCE < evidence.printed
     if id in BY_HAND:
         for place in BY_HAND[id]:

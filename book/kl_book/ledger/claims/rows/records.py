@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 from kl_book.ledger.claims.standard import SOURCES
 
 How = Literal["symbols", "enumeration", "simulation", "text", "reading"]
-HOW: tuple[How, ...] = get_args(How)
 Unit = Literal["", "difference", "relative difference", "share of cases", "places in the text"]
 UNITS: tuple[Unit, ...] = get_args(Unit)[1:]
 Kind = Literal[
@@ -86,16 +85,20 @@ class Row(BaseModel, extra="forbid", frozen=True):
         """What tells the statement from others: id, source, location, kind, statement and chapter."""
         return {name: getattr(self, name) for name in PLACE}
 
+    @property
+    def gaps(self) -> set[str]:
+        """Names of the numbers that its texts have gaps for."""
+        return {gap[1] for name in TEXTS for gap in _GAP.finditer(getattr(self, name))}
+
     def filled(self, numbers: Mapping[str, Any]) -> dict[str, str]:
         """Its texts with their gaps filled.
 
         Raises:
             ValueError: a gap without a number, or a number without a gap.
         """
-        gaps = {gap[1] for name in TEXTS for gap in _GAP.finditer(getattr(self, name))}
-        if gaps != set(numbers):
+        if self.gaps != set(numbers):
             raise ValueError(
-                f"claim {self.id!r} has gaps for {sorted(gaps)}, its check gave {sorted(numbers)}"
+                f"claim {self.id!r} has gaps for {sorted(self.gaps)}, its check gave {sorted(numbers)}"
             )
         return {
             name: _GAP.sub(lambda gap: _formatted(numbers[gap[1]], gap[2] or ""), getattr(self, name))

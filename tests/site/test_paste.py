@@ -184,13 +184,11 @@ def test_names_that_say_nothing_are_asked_for(session: Any, base: str) -> None:
 
 def test_what_the_page_has_not_is_named_with_the_command(session: Any, base: str) -> None:
     data = paste.ask(session, base, K3.replace("(kl *", "(torch.linalg.pinv(kl) *"))
-    assert "torch.linalg.pinv does not run in this page" in data["error"]
-    assert "kl-companion audit loss.py:NAME" in data["error"]
+    assert re.search(r"linalg\.pinv does not run in this page.* audit loss\.py:NAME", data["error"])
 
 
 def test_an_endless_loop_is_stopped_and_the_page_lives(session: Any, base: str) -> None:
-    text = (SITE / paste.PAGE).read_text(encoding="utf-8")
-    assert 'data-patience="20"' in text
+    assert 'data-patience="30"' in (SITE / paste.PAGE).read_text(encoding="utf-8")
     paste.ask(session, base, K3)
     session.execute_script("document.querySelector('.kl-paste').dataset.patience = '2'")
     data = paste.ask(session, base, ENDLESS)

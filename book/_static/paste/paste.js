@@ -39,7 +39,7 @@
     const python = window.klPython(root, {
       command: "kl-companion audit",
       endless: "A loop in it may never end; if it is only slow, kl-companion audit on your machine waits for it.",
-      working: (step) => `Enumerating: ${step}`,
+      working: (step) => (step.includes("/") ? `Enumerating: ${step}` : step),
       hear: (answer) => (answer.error ? doubt(answer) : window.klVerdict.show(verdict, answer)),
       late: (found) => window.klVerdict.picture(verdict, found),
       refuse,

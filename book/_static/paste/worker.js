@@ -46,7 +46,7 @@ self.onmessage = async ({ data: { home, archive, request, log } }) => {
     const python = await ready;
     // Imported before the first step, because the page waits only so long from one step to the next.
     const { answer, picture, log_answer } = python.pyimport(`kl_book.paste.${log ? "log_answer" : "answer"}`);
-    post({ step: "reading it" });
+    post({ step: "Reading it" });
     if (log) {
       post({ answer: JSON.parse(log_answer(JSON.stringify(request), python.toPy(log))), last: true });
       return;

@@ -83,15 +83,14 @@ class LossFit(NamedTuple):
 def fit(plan: AuditPlan) -> LossFit:
     """Return what the loss of a plan minimizes under every condition, or on the problems of the request."""
     subject = plan.subject
+    say = subject.request.progress or str
     search = Search(subject.numbers)
     pairs = []
     if not plan.conditions:
         pairs.append(_on_problems(plan, search))
     for i, condition in enumerate(plan.conditions):
-        if subject.request.progress is not None:
-            sampling = "off" if condition.off_policy else "on"
-            place = f"{i + 1}/{len(plan.conditions)}"
-            subject.request.progress(f"{place}: {sampling}-policy, scale {condition.scale:g}")
+        sampling = "off" if condition.off_policy else "on"
+        say(f"{i + 1}/{len(plan.conditions)}: {sampling}-policy, scale {condition.scale:g}")
         pairs.append(_under(condition, plan, search))
     same_as = recognize(plan.samples) if subject.placement == "loss" else None
     findings, observations = zip(*pairs, strict=True)

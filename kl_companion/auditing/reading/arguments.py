@@ -6,10 +6,11 @@ import builtins
 import dis
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -38,10 +39,14 @@ class Unusable(ValueError):
     """A reader's loss that does not run, or returns no loss; the message says where and what was passed."""
 
 
-class UndefinedName(Unusable):
-    """A reader's loss reads names that nothing in its file defines; ``name`` is the first of them."""
+class NotHere(Unusable):
+    """A reader's loss calls what is not here: no other layout and no other input makes it run."""
 
     in_every_layout = True
+
+
+class UndefinedName(NotHere):
+    """A reader's loss reads names that nothing in its file defines; ``name`` is the first of them."""
 
     def __init__(self, label: str, function: Any, error: NameError) -> None:
         plain = inspect.unwrap(getattr(function, "__func__", function))
@@ -54,12 +59,6 @@ class UndefinedName(Unusable):
             f"{label} reads {' and '.join(names)}, which its text does not define: expected a text with the "
             f"lines of {'it' if len(names) == 1 else 'them'}, or an import of what is installed here"
         )
-
-
-class NotInText(Unusable):
-    """A reader's loss calls a function that is not there, and nothing says what it returns."""
-
-    in_every_layout = True
 
 
 @dataclass(eq=False)
@@ -343,6 +342,9 @@ def failed(
             return Unusable(
                 f"{said}\n  NumPy computes no gradients: expected the same in torch, which the audit runs"
             )
+    if isinstance(module := getattr(error, "obj", None), ModuleType):
+        version = getattr(sys.modules[module.__name__.partition(".")[0]], "__version__", "installed")
+        return NotHere(f"{said}\n  expected a text that calls what {module.__name__} ({version}) has here")
     given = ", ".join(f"{n} {shape_words(v)}" for n, v in passed.items())
     return Unusable(
         f"{said}\n  passed: {given}\n  expected a loss that runs on these; --map NAME=ROLE gives a "

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Given, NotInText, Unusable
+from kl_companion.auditing.reading.arguments import Given, NotHere, Unusable
 from kl_companion.auditing.reading.heads import HEADS
 from kl_companion.auditing.reading.names import OWNED, RESULTS, Read, Unread, read_name, result_of
 from kl_companion.auditing.reading.roles import HELPER, OWNERS, PREFIX
@@ -151,7 +151,7 @@ class HelperFunction:
         """Return log-probs, logits, an entropy or a distribution.
 
         Raises:
-            NotInText: no name says what it returns, or it is given no model, ids or logits of the policy.
+            NotHere: no name says what it returns, or it is given no model, ids or logits of the policy.
         """
         method = self.__name__.rpartition(".")[2]
         names = assigned_names(sys._getframe(1), method)
@@ -169,7 +169,7 @@ class HelperFunction:
                 return model.results(method, names)
             except AttributeError:  # it returns something else
                 pass
-        raise NotInText(f"the loss calls {self.__name__}, expected a text with its lines too")
+        raise NotHere(f"the loss calls {self.__name__}, expected a text with its lines too")
 
 
 def _owner_of_results(names: Iterable[str], values: Iterable[Any]) -> str:

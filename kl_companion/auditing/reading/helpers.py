@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from kl_companion.auditing.reading.arguments import NotInText
+from kl_companion.auditing.reading.arguments import NotHere
 from kl_companion.auditing.reading.stand_ins import Absent, AbsentModule
 from kl_companion.estimators.registry import get_estimator
 
@@ -65,12 +65,12 @@ def named_estimator(logp: torch.Tensor, ref_logp: torch.Tensor, *args: Any, **kw
     """Return the estimator [...] that one further argument names, of log-probs [...] of two policies.
 
     Raises:
-        NotInText: no argument names one, or there are others.
+        NotHere: no argument names one, or there are others.
     """
     further = [*args, *kwargs.values()]  # a weight, a mask: what is done with it differs
     estimator = ESTIMATORS.get(further[0]) if len(further) == 1 and isinstance(further[0], str) else None
     if estimator is None:
-        raise NotInText(
+        raise NotHere(
             f"the loss calls an estimator of the KL and names none of {', '.join(ESTIMATORS)}: expected "
             "a text with its lines too"
         )

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.reading.arguments import OF_TOKENS, Unusable
+from kl_companion.auditing.reading.arguments import OF_TOKENS, NotHere, Unusable
 from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.binding import BoundLoss
 from kl_companion.auditing.reading.construction import Options, kl_coefficient
@@ -21,7 +22,7 @@ from kl_companion.auditing.reading.helpers import lent
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.roles import Read, Unread
 from kl_companion.auditing.reading.signatures import UnclearNames, read_names, refusal
-from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
+from kl_companion.auditing.reading.stand_ins import Absent
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
@@ -31,6 +32,8 @@ NOT_IN_TEXT = "is not in the text: its results are what their names say"
 _FEWER = "Instead of the {} likeliest tokens, the {} likeliest of four"
 _SLICES = r"split\(|narrow\(|cumsum\(|\w+\[[^\]\n]*\w *: *\w"  # what cuts a row of several answers apart
 _ROWS = r"softmax\((?:[^()]|\([^()]*\))*[, ](?:dim *= *|axis *= *)?1 *\)"  # of [total, vocab]
+
+_small_world = cache(partial(population_tree, 4, 3, parts=4, eos=True, off_policy=True))
 
 
 class Reading(NamedTuple):
@@ -57,7 +60,7 @@ class Reading(NamedTuple):
 
 def probe(rows: int = ROWS) -> Rollout:
     """A small batch on which a loss is run to see how it reads its inputs: stale samples, many lengths."""
-    rollout = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+    rollout = population_rollout(_small_world())
     return rollout if rows == ROWS else rollout.repeated(torch.arange(rows) % ROWS)
 
 
@@ -133,6 +136,8 @@ class _Experiment(NamedTuple):
         layout, reason = None, ""
         try:
             layout = self.best()
+        except NotHere:
+            raise
         except ValueError as failed_first:
             error = failed_first
         if (undecided := _undecided(self.loss)) and layout is not None:
@@ -154,7 +159,7 @@ class _Experiment(NamedTuple):
             if self.loss.cut:
                 notes.append(_FEWER.format(self.loss.cut, LIKELIEST))
             return layout, notes
-        if signature.batch and not isinstance(error, MissingOption | UnclearNames):
+        if signature.batch and not isinstance(error, UnclearNames):
             return Layout(), notes  # a batch may be wanted of another size: its own call says what fails
         if isinstance(error, Unusable) and self.rows == ROWS:
             raise with_group_size(error, lambda rows: self._replace(rows=rows).best()) from error

@@ -69,20 +69,20 @@ def readable(request: AuditRequest) -> Subject:
 
 def _help(error: ValueError, request: AuditRequest) -> str:
     """The last lines of a refusal."""
+    say = request.progress or str
     until = time.process_time() + _SECONDS
     asked = Repair({**request.roles}, {**request.options})
     waiting = [(_NO_REPAIR, error)]
     tried: list[Repair] = []
     while waiting:
         before, why = waiting.pop(0)
-        for repair in (
-            before + more for more in _proposals(why, request.loss, {*asked.roles, *asked.options})
-        ):
-            if repair in tried:
+        for more in _proposals(why, request.loss, {*asked.roles, *asked.options}):
+            if (repair := before + more) in tried:
                 continue
             if len(tried) == _MOST or time.process_time() > until:
                 return _wrapper(request.loss, len(tried))
             tried.append(repair)
+            say(f"As it is, it does not run: trying {repair}")
             try:
                 if subject_of(request._replace(**(asked + repair)._asdict())).loss(probe()).requires_grad:
                     return f"Tried, and runs: {repair}. Is it what you mean?"
@@ -99,10 +99,12 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
     if isinstance(error, MissingOption):
         yield from (Repair({}, {error.path: value}) for value in _values(error.path, loss))
     elif isinstance(error, UnclearNames):
-        choices, source = [], _source(loss)
+        choices, text = [], _text(loss)
+        source = text.source if text else ""
+        file = source + text.whole if text else ""  # what is passed on is used elsewhere
         for u in error.unread:
             outside = re.search(_PATTERNS["outside"].format(name=re.escape(u.name)), source)
-            suggested = _by_use(u.suggestions, u.name, _file(loss))
+            suggested = _by_use(u.suggestions, u.name, file)
             roles = (
                 suggested[::-1]
                 if outside and suggested[1:] == ("outside_mask",)
@@ -135,27 +137,20 @@ def _by_use(roles: Sequence[str], name: str, text: str) -> Sequence[str]:
     return [f"{owner}{min(uses)[1]}" for owner in owners]
 
 
+def _text(loss: Any) -> FunctionText | None:
+    """Return the text of a loss; None where it cannot be constructed."""
+    try:
+        return FunctionText(callable_of(loss, Chosen({})))
+    except ValueError:
+        return None
+
+
 def _parameters(loss: Any) -> list[inspect.Parameter]:
-    try:
-        return FunctionText(callable_of(loss, Chosen({}))).parameters
-    except ValueError:  # it cannot be constructed
-        return []
-
-
-def _file(loss: Any) -> str:
-    """Return the text of a loss, and then that of its file: what is passed on is used elsewhere."""
-    try:
-        text = FunctionText(callable_of(loss, Chosen({})))
-    except ValueError:  # it cannot be constructed
-        return ""
-    return text.source + text.whole
+    return text.parameters if (text := _text(loss)) else []
 
 
 def _source(loss: Any) -> str:
-    try:
-        return FunctionText(callable_of(loss, Chosen({}))).source
-    except ValueError:  # it cannot be constructed
-        return ""
+    return text.source if (text := _text(loss)) else ""
 
 
 def _values(path: str, loss: Any) -> list[Any]:

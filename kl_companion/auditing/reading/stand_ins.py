@@ -9,16 +9,14 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.arguments import NotHere, Unusable
 
 
-class MissingOption(Unusable, AttributeError):
+class MissingOption(NotHere, AttributeError):
     """An option that a loss reads and that has no value; ``path`` is its name.
 
     It is an AttributeError too, so that the default of ``getattr(config, "clip", 0.2)`` holds.
     """
-
-    in_every_layout = True
 
     def __init__(self, path: str, why: str = "has no value here") -> None:
         super().__init__(

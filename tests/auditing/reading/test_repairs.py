@@ -121,10 +121,11 @@ def of_a_key(batch):
     ],
 )
 def test_the_line_that_is_offered_runs(loss, line):
+    told = []
     with pytest.raises(ValueError, match="Tried, and runs: ") as caught:
-        readable(AuditRequest(loss))
-    last = str(caught.value).splitlines()[-1]
-    assert last.startswith(f"Tried, and runs: {line} (")
+        readable(AuditRequest(loss, progress=told.append))
+    assert str(caught.value).splitlines()[-1].startswith(f"Tried, and runs: {line} (")
+    assert told[-1].startswith(f"As it is, it does not run: trying {line} (")
     typed = shlex.split(line)
     given = {"--map": {}, "--set": {}}
     for option, text in zip(typed[::2], typed[1::2], strict=True):
@@ -147,3 +148,15 @@ def test_the_roles_are_not_listed_beside_a_line_that_runs():
     with pytest.raises(ValueError, match="weights: no word") as caught:
         readable(AuditRequest(weighted))
     assert "All roles" not in str(caught.value)
+
+
+def test_what_a_module_has_not_is_refused_by_the_first_try():
+    calls = []
+
+    def old(logp, ref_logp):
+        calls.append(1)
+        return torch.linalg.of_another_release(logp - ref_logp)
+
+    with pytest.raises(ValueError, match=r"calls what torch.linalg .* has here$"):
+        readable(AuditRequest(old))
+    assert len(calls) == 1

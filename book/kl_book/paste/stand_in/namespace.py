@@ -47,7 +47,7 @@ class StandIn(ModuleType):
         """Nothing that is here comes this way."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotInPage(f"{self.__name__}.{name}")
+        raise NotInPage(f"{self.__name__}.{name}", self)
 
 
 def grad(

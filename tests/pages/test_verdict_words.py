@@ -20,7 +20,7 @@ CHAPTERS = sorted(BOOK.glob("part*/*.ipynb"))
 ROLE = re.compile(r"\{verdict\}`([^`]*)`")
 # verdicts that are typed in, in the words of the ledger or as a word that opens a sentence about a statement
 TYPED = re.compile(
-    r"\b(?:holds? (?:only if|with a condition|as printed)|false as printed|(?:a|the) misprint\b|misprinted)"
+    r"\b(?:holds? (?:only if|with a condition|as (?:printed|worded))|(?:a|the) misprint\b|misprinted)"
     r"|(?<=[.!?)] )(?:True|False|Right|Wrong)(?=[,.:;])"
 )
 # a bullet that begins with the place of a statement

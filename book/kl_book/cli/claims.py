@@ -41,5 +41,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"    says: {plain(claim.statement)}")
         for label, text in found.details():
             print(f"    {label}: {letters(text)}", flush=True)
-    print(f"{len(chosen)} claims: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
+    print(f"{len(chosen)} claims: " + ", ".join(f"{verdict} ({n})" for verdict, n in counts.items() if n))
+    print(claims.ONE_CASE)
     return 0

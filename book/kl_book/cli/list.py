@@ -19,8 +19,7 @@ def run(args: argparse.Namespace) -> int:
     if args.topic == "tables":
         from kl_book import tables
 
-        for name in tables.names():
-            print(name)
+        print(*tables.names(), sep="\n")
     else:
         from kl_book.ledger.claims import register
 

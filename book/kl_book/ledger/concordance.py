@@ -32,7 +32,7 @@ GROUPS = (
 )
 RELATIONS = ("states", "corrects", "anticipates", "special case", "contradicts")
 STATING = RELATIONS[:2]
-HEADS = ("Result", "First stated by", "Other works", "In this book")
+HEADS = ("Result", "Earliest among the works read", "Other works", "In this book")
 
 
 class Work(NamedTuple):

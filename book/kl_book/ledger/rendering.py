@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kl_book.ledger.claims.rows import register
-from kl_book.ledger.claims.standard import NAMES, READINGS
+from kl_book.ledger.claims.standard import NAMES, ONE_CASE, READINGS
 from kl_book.ledger.claims.texts import letters, plain, typeset
 
 FOLDER = "ledger"  # of the pages of statements, below that of the book's pages
@@ -68,5 +68,5 @@ def _environment() -> Environment:
         "anchor": anchor,
         "address": address,
     }
-    environment.globals["names"] = NAMES
+    environment.globals |= {"names": NAMES, "one_case": ONE_CASE}
     return environment

@@ -3,7 +3,7 @@
 import pytest
 
 from kl_book.__main__ import main
-from kl_book.ledger.claims import CLAIMS, Evidence, register
+from kl_book.ledger.claims import CLAIMS, ONE_CASE, Evidence, register
 from kl_book.ledger.claims.checks import Claim
 from tests.support.claims_table import VERDICT_OF
 from tests.support.data import data
@@ -33,7 +33,7 @@ def test_one_row_says_everything_that_its_check_found(capsys):
         "    corrected: The control variate is π_ref/π - 1",
         "    in practice: ",
         "    agrees with: TM-2.1-varreduced",
-        "1 claims: 1 misprint",
+        "1 claims: misprint (1)",
     ):
         assert line in out
     assert "hold if" not in out
@@ -44,12 +44,13 @@ def test_all_rows_of_a_source_and_how_many_there_are_of_each(quick, capsys):
     assert main(["claims", "--source", "tang2025pitfalls"]) == 0
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert heads[:-1] == quick
+    assert heads[:-2] == quick
     silent = len(set(quick) - set(CLAIMS) - {id for id in quick if register()[id].check})
-    assert lines[-1] == (
-        f"{len(quick)} claims: {len(quick) - 4 - silent} holds, 1 holds only if, 1 misprint, "
-        f"1 false as printed, 1 bibliography, {silent} not reproducible here"
-    )
+    assert lines[-2:] == [
+        f"{len(quick)} claims: holds ({len(quick) - 4 - silent}), holds only if (1), misprint (1), "
+        f"does not hold as worded (1), bibliography (1), not reproducible here ({silent})",
+        ONE_CASE,
+    ]
     assert f"    needs: {register()['TM-1-code'].needs}" in lines
     assert "    holds if: full support" in lines
     assert "    the source gives this: stated in 2.1" in lines
@@ -62,8 +63,8 @@ def test_failed_leaves_out_what_holds_and_what_cannot_be_checked(quick, capsys):
     assert main(["claims", "--source", "tang2025pitfalls", "--failed"]) == 0
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert heads[:-1] == ["TM-2.1-varreduced", "TM-2.1-control-variate", "TM-4.2-notoken-cv"]
-    assert lines[-1].startswith(f"{len(quick)} claims: ")
+    assert heads[:-2] == ["TM-2.1-varreduced", "TM-2.1-control-variate", "TM-4.2-notoken-cv"]
+    assert lines[-2].startswith(f"{len(quick)} claims: ")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.support.claims_table import VERDICT_OF
 
 # February, June and December 2025, February 2026, and 2026 without a month
 VY, TM, WZ, EMA, ZCPO = "VY-2.2-reverse", "TM-eq3", "WZ-naive-k3", "EMA-eq81", "ZCPO-F6-k3grad"
-CLAIMS = pd.DataFrame({"id": [TM, WZ, EMA], "verdict": ["holds", "misprint", "false as printed"]})
+CLAIMS = pd.DataFrame({"id": [TM, WZ, EMA], "verdict": ["holds", "misprint", "does not hold as worded"]})
 LABELS = {"prop-a": PlaceInBook("part1/01_a", "A < B")}
 
 
@@ -77,7 +77,7 @@ def test_what_nobody_states_is_the_books_own() -> None:
     made = result("values", "Ours.", "prop-a", anticipates=WZ, contradicts=TM)
     assert made.own
     assert made.first == []
-    assert '<td data-head="First stated by">this book</td>' in shown(made)
+    assert '<td data-head="Earliest among the works read">this book</td>' in shown(made)
 
 
 def test_verdicts_are_those_of_the_table_and_a_row_that_it_lacks_is_not_examined_yet() -> None:
@@ -112,7 +112,7 @@ def test_counts_and_groups() -> None:
     assert found.counts() == {"results": 3, "stated by several works": 1, "this book's own": 1}
     assert found.group("values").counts()["results"] == 2
     assert found.group("top-k")._repr_html_() == "<p>No result of this group.</p>"
-    assert "2026-02 EMA-PG, contradicts: EMA-eq81: false as printed" in str(found)
+    assert "2026-02 EMA-PG, contradicts: EMA-eq81: does not hold as worded" in str(found)
     assert repr(found) == str(found)
 
 
@@ -212,7 +212,7 @@ def test_the_verdicts_are_those_of_the_table() -> None:
 
 def test_what_states_a_result_was_not_found_false_without_a_word() -> None:
     """A row that states a result and fails does so in a case at the edge, which is written down here."""
-    failing = ("misprint", "false as printed")
+    failing = ("misprint", "does not hold as worded")
     stating = {id for r in RESULTS for m in r.mentions if m.relation in STATING for id in m.rows}
     zero = {"EMA-eq139-140", "EMA-tab7-alpha+caption", "VY-eq11"}  # an answer with probability zero
     assert {id for id in stating if VERDICT_OF[id] in failing} == zero
@@ -220,4 +220,4 @@ def test_what_states_a_result_was_not_found_false_without_a_word() -> None:
 
 def test_what_contradicts_a_result_does_not_hold() -> None:
     contradicting = {id for r in RESULTS for m in r.mentions if m.relation == "contradicts" for id in m.rows}
-    assert {VERDICT_OF[id] for id in contradicting} == {"false as printed"}
+    assert {VERDICT_OF[id] for id in contradicting} == {"does not hold as worded"}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kl_book.ledger.claims.rows import register as register
     from kl_book.ledger.claims.standard import CORRECTED as CORRECTED
     from kl_book.ledger.claims.standard import FAILING as FAILING
+    from kl_book.ledger.claims.standard import ONE_CASE as ONE_CASE
     from kl_book.ledger.claims.standard import SOURCES as SOURCES
     from kl_book.ledger.claims.standard import STANDARD as STANDARD
     from kl_book.ledger.claims.standard import VERDICTS as VERDICTS

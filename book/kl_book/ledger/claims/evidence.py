@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
         if self.given and self.inside is not None and self.inside <= TOLERANCE:
             return "holds only if"
         passes = self.corrected is not None and self.corrected <= TOLERANCE
-        return "misprint" if passes and self.agrees_with else "false as printed"
+        return "misprint" if passes and self.agrees_with else "does not hold as worded"
 
     def details(self) -> list[tuple[str, str]]:
         """What there is to say beside the verdict, as (label, text)."""

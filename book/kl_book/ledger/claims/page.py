@@ -6,11 +6,12 @@ chapter that shows statements depends on the table, and not on the code behind i
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from typing import NamedTuple
 
 from kl_book import tables
-from kl_book.ledger.claims.standard import FAILING, NAMES
+from kl_book.ledger.claims.standard import FAILING, NAMES, ONE_CASE
 from kl_book.ledger.claims.texts import Found, rows_as_texts
 from kl_companion.checks import unknown_name
 
@@ -29,15 +30,15 @@ class ChapterStatements(NamedTuple):
         return {row["id"]: row for row in self.rows if row["verdict"] in FAILING}
 
     def __str__(self) -> str:
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            counts[row["source"]] = counts.get(row["source"], 0) + 1
+        counts = Counter(row["source"] for row in self.rows)
         papers = ", ".join(f"{NAMES[source]} ({count})" for source, count in counts.items())
-        failing = len(self.failing)
-        verb = "does" if failing == 1 else "do"
-        rest = f"{failing} of them {verb} not hold as printed" if failing else "none is found wrong"
+        verdicts = Counter(row["verdict"] for row in self.rows if row["verdict"] in FAILING)
+        rest = ", ".join(f"{v}: {verdicts[v]}" for v in FAILING if v in verdicts)
         number = f"{len(self.rows)} statement{'s' if len(self.rows) > 1 else ''}"
-        return f"{number} of the papers on this subject were checked here: {papers}; {rest}."
+        checked = f"{number} of the papers on this subject were checked here: {papers}"
+        if not rest:
+            return f"{checked}; none is found wrong."
+        return f"{checked}; not all hold as printed ({rest}). {ONE_CASE}"
 
     def _repr_html_(self) -> str:
         link = f'<a href="../ledger.html#chapter={self.chapter}">Read them with their checks</a>'

@@ -12,7 +12,7 @@ import pytest
 
 from kl_book.ledger.claims import FAILING, register
 from kl_book.ledger.claims.page import source_statements
-from kl_book.ledger.claims.standard import NAMES
+from kl_book.ledger.claims.standard import NAMES, ONE_CASE
 from kl_book.ledger.claims.texts import plain
 from tests.support.claims_table import VERDICT_OF
 from tests.support.data import data
@@ -44,15 +44,17 @@ def test_the_line_counts_papers_and_what_fails(said):
     papers = dict.fromkeys(row.source for row in ROWS)
     parts = [f"{NAMES[s]} ({sum(row.source == s for row in ROWS)})" for s in papers]
     line = f"{len(ROWS)} statements of the papers on this subject were checked here: {', '.join(parts)}; "
-    assert str(said) == f"{line}{len(said.failing)} of them do not hold as printed."
+    verdicts = [VERDICT_OF[id] for id in said.failing]
+    each = ", ".join(f"{v}: {verdicts.count(v)}" for v in FAILING)
+    assert str(said) == f"{line}not all hold as printed ({each}). {ONE_CASE}"
     assert escape(str(said)) in said._repr_html_()
     assert f'href="../ledger.html#chapter={CHAPTER}"' in said._repr_html_()
 
 
-def test_one_that_fails_is_counted_in_the_singular():
+def test_one_that_fails_is_named_by_its_verdict():
     said = source_statements("part4_vocabulary/01_unbiased")
-    assert len(said.failing) == 1
-    assert str(said).endswith("; 1 of them does not hold as printed.")
+    (row,) = said.failing.values()
+    assert str(said).endswith(f"; not all hold as printed ({row['verdict']}: 1). {ONE_CASE}")
 
 
 def test_a_chapter_without_failing_statements_says_so():

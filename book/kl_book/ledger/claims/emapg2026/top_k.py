@@ -5,6 +5,7 @@ The bias of their gradients is in `kl_book.ledger.claims.emapg2026.top_k_bias`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_book.ledger.claims.checks import claim, words
-from kl_book.ledger.claims.comparisons import Found, at_most, inside, printed, same
+from kl_book.ledger.claims.comparisons import Found, at_most, inside, less, printed, same
 from kl_book.ledger.claims.ground import top_k
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import top_k_estimate
 from kl_book.ledger.claims.ground.positions import STEP, moments
 from kl_book.ledger.claims.ground.sums import exact, mean, terms, variance
+from kl_book.ledger.claims.ground.synthetic_task import HEADS, forms, tasks
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, sampled_elsewhere
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
@@ -141,11 +143,18 @@ def two_even_tokens() -> Noise:
     return noise(w.l, torch.tensor([True, False]), w.p, w.s)
 
 
+def less_noise_in_appendix_g() -> Iterator[Found]:
+    """Every task of the setting has the less noisy gradient with every k."""
+    for x, k in itertools.product(tasks(), HEADS):
+        yield less(forms(x, k)["published"].noise, forms(x, k)["sampled"].noise, "inside")
+
+
 @claim("EMA-5.3-lowervar")
 def less_noise_than_sampling() -> Iterator[Found]:
     """Var top-k <= Var sampled exactly where the head saves more second moment than squared mean."""
     cases, n = compared(), two_even_tokens()
     yield printed(cases.share)
+    yield from less_noise_in_appendix_g()
     yield printed(float(n.top_k > n.sampled) / cases.cases)
     for w in each(bandits)():
         yield from bounds_of_the_noise(w)
@@ -214,6 +223,7 @@ def _cross_entropy(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def a_dense_signal() -> Iterator[Found]:
     """One draw reads k or k + 1 of the anchor's log-probs instead of one; the noise is less, or is not."""
     yield printed(compared(gradients_only=True).share)  # EMA-5.3-lowervar has values too
+    yield from less_noise_in_appendix_g()
     for w in each(bandits)():
         yield from bounds_of_the_noise(w)
         for forward, scores in ((False, w.t.logp.sum(-1)), (True, w.t.ref_logp.sum(-1))):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows
-from kl_book.ledger.claims.comparisons import Found, corrected, differs, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, corrected, differs, less, numbers, printed, same
 from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.loss_rows import LossRow
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
@@ -56,6 +56,7 @@ def shaped_rewards_need_accurate_values() -> Iterator[Found]:
         tokens = w.problem.completion_mask.sum(-1)
         if w.problem.behavior_logits is None and len(set(tokens.tolist())) > 1:
             length.append(_off(w, w.l + 0.1 * tokens))  # a tenth of a nat per token
+            yield less(0.1, length[-1], "inside", by=0.0)
     yield printed(share_of_cases(unharmed))
     yield corrected(share_of_cases(failing))
     yield numbers(worlds=len(unharmed), least_off=min(off), most_off=max(off))

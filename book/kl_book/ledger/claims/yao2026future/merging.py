@@ -55,7 +55,7 @@ def other_placements_have_the_same_gradient() -> Iterator[Found]:
 
 @claim("FRPO-4.2-merge")
 def they_can_be_merged_with_the_right_coefficient() -> Iterator[Found]:
-    """r - beta sqrt(p(1 - p)) D, standardized, is the decoupled update times one positive factor."""
+    """r - beta sqrt(p(1 - p)) D, standardized, is the decoupled update times a factor; r - beta D is not."""
     directions, factors = [], []
     for p in u.graded():
         merged = u.shaped(p, BETA * u.deviation(p, p.rewards))
@@ -63,6 +63,7 @@ def they_can_be_merged_with_the_right_coefficient() -> Iterator[Found]:
         directions.append(turned(update, gradient) <= TOLERANCE)
         factors.append(u.deviation(p, p.rewards) / u.deviation(p, merged))
         yield same(update, factors[-1] * gradient, "corrected")
+        yield less(0.0, turned(u.standardized_update(p, u.shaped(p, BETA)), gradient), "inside")
     yield printed(share_of_cases(directions))
     yield numbers(worlds=len(directions), least=min(factors), most=max(factors))
 

@@ -8,11 +8,11 @@ loaded here; `ledger` does that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from kl_book.ledger.claims.comparisons import Found, Shortfall
+from kl_book.ledger.claims.comparisons import Found, Observations, Shortfall
 from kl_book.ledger.claims.evidence import Evidence
 from kl_book.ledger.claims.rows import register
 
@@ -40,16 +40,20 @@ class Claim(NamedTuple):
         """
         errors: dict[str, float] = {}
         numbers: dict[str, Any] = {}
+        cases: dict[str, list[float]] = {}
         for part in [self.generator()] if self.over is None else map(self.generator, self.over()):
             for one in part:
                 if isinstance(one, Shortfall):
                     error = math.inf if math.isnan(one.error) else float(one.error)
                     errors[one.form] = max(errors.get(one.form, 0.0), error)
+                elif isinstance(one, Observations):
+                    for name, x in one.of.items():
+                        cases.setdefault(name, []).append(x)
                 else:
                     numbers |= one.of
         if "inside" in errors:  # what fails where the condition is met fails as printed
             errors["printed"] = max(errors["inside"], errors.get("printed", 0.0))
-        return evidence(self.id, errors, numbers)
+        return evidence(self.id, errors, numbers, cases)
 
 
 CLAIMS: dict[str, Claim] = {}
@@ -94,15 +98,26 @@ def words(*ids: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], di
     return decorate
 
 
-def evidence(id: str, errors: dict[str, float], numbers: dict[str, Any]) -> Evidence:
-    """Errors and numbers of a check beside the words of its row.
+def extremes(cases: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the least and the most of several cases of each number and how many there are, by gap."""
+    gaps: dict[str, float] = {}
+    for name, values in cases.items():
+        end = f"_{name}" if name else ""
+        gaps |= {f"least{end}": min(values), f"most{end}": max(values), f"cases{end}": len(values)}
+    return gaps
+
+
+def evidence(
+    id: str, errors: dict[str, float], numbers: dict[str, Any], cases: Mapping[str, Sequence[float]]
+) -> Evidence:
+    """Errors and numbers of a check beside the words of its row; of ``cases`` what the words have gaps for.
 
     Raises:
         ValueError: the words have a gap without a number, or a number has no gap.
     """
     row = register()[id]
     words = register()[row.check] if row.check else row
-    example = WORDS.get(words.id, dict)()  # of whose numbers other rows may have the rest
+    example = WORDS.get(words.id, dict)() | extremes(cases)  # of which other rows may have the rest
     own = {name: x for name, x in example.items() if name in words.gaps}
     fields: dict[str, Any] = {**errors, **words.filled(own | numbers)}
     return Evidence(unit=words.unit, agrees_with=words.agrees_with or None, **fields)

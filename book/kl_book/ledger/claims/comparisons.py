@@ -31,7 +31,13 @@ class GapNumbers(NamedTuple):
     of: dict[str, Any]
 
 
-Found = Shortfall | GapNumbers
+class Observations(NamedTuple):
+    """One case of each of several numbers; gaps are for the least, the most and the count of all cases."""
+
+    of: dict[str, float]
+
+
+Found = Shortfall | GapNumbers | Observations
 
 
 def printed(error: float) -> Shortfall:
@@ -85,3 +91,14 @@ def rises(values: Sequence[float], form: Form = "printed", by: float = errors.ST
 def numbers(**of: Any) -> GapNumbers:
     """Numbers for the gaps in the words of the row, by their names."""
     return GapNumbers(of)
+
+
+def observed(x: Number | None = None, **of: Number) -> Observations:
+    """Return a number of one case, for gaps named after all cases of the check.
+
+    Args:
+        x: For the gaps ``least``, ``most`` and ``cases``, which is the number of cases.
+        of: By name; ``lost=y`` is for the gaps ``least_lost``, ``most_lost`` and ``cases_lost``.
+    """
+    values = of if x is None else {"": x, **of}
+    return Observations({name: float(value) for name, value in values.items()})

@@ -47,7 +47,7 @@ def run(id: str) -> Evidence:
     checked = row.check or id
     if checked not in CLAIMS and not rows[checked].needs:
         raise ValueError(f"claim {id!r} has no check")
-    result = CLAIMS[checked].check() if checked in CLAIMS else evidence(checked, {}, {})
+    result = CLAIMS[checked].check() if checked in CLAIMS else evidence(checked, {}, {}, {})
     lacks = result.missing()
     if lacks:
         raise ValueError(f"claim {id!r}: {result.verdict}, expected {lacks}")

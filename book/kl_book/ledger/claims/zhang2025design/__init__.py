@@ -8,5 +8,4 @@ from kl_book.ledger.claims.zhang2025design import (  # noqa: F401 - a section re
     losses,
     preliminaries,
     runs,
-    unnormalized,
 )

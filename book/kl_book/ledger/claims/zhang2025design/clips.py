@@ -9,30 +9,16 @@ from statistics import median
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, corrected, less, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, corrected, less, numbers, observed, printed, same
 from kl_book.ledger.claims.ground import dual_clip
+from kl_book.ledger.claims.ground import rpg_losses as rpg
 from kl_book.ledger.claims.ground.calibration import CLIP, stale, surrogate_slopes
 from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, effective_ratio, open_gates
 from kl_book.ledger.claims.ground.errors import relative, turned
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.rpg_losses import (
-    BASELINE,
-    advantage,
-    clipped_worlds,
-    closed,
-    coefficient_loss,
-    surrogate_loss,
-    wide_is_exact,
-)
+from kl_book.ledger.claims.ground.rpg_losses import advantage, coefficient_loss, surrogate_loss, wide_is_exact
 from kl_book.ledger.claims.ground.sums import terms
-from kl_book.ledger.claims.ground.unnormalized import (
-    BETA,
-    OldMeasure,
-    each_divergence,
-    measured,
-    normalized,
-    slopes,
-)
+from kl_book.ledger.claims.ground.unnormalized import BETA, OldMeasure, each_divergence, normalized, slopes
 from kl_book.ledger.claims.ground.updates import token_field, utility_gradient
 from kl_companion.tabular import Problem
 
@@ -48,36 +34,21 @@ def the_loss_is_minus_the_objective(x: OldMeasure) -> Iterator[Found]:
     yield printed(x.loss_error(surrogate_loss(WIDE, stopped=True), "URKL"))
 
 
-@claim("RPG-3.3-A-URKL", over=measured)
-def advantage_of_the_unnormalized_reverse_kl(x: OldMeasure) -> Iterator[Found]:
-    """Z w (R - beta log w) is the weight, and a constant baseline changes no expected gradient."""
-    for b in (0.0, BASELINE):
-        yield same(x.Es(x.mass * x.w * ((x.R - b) - BETA * x.log_w)), x.d_objective("URKL"))
-
-
-@claim("RPG-3.3-A-RKL", over=normalized)
-def advantage_of_the_reverse_kl(x: OldMeasure) -> Iterator[Found]:
-    """w (R - beta(log w + 1)) is the weight, and a constant baseline changes no expected gradient."""
-    for b in (0.0, BASELINE):
-        yield same(x.Es(x.w * ((x.R - b) - BETA * (x.log_w + 1))), x.d_objective("RKL"))
-
-
-@claim("RPG-3.3-matches")
-def advantages_that_carry_a_gradient() -> Iterator[Found]:
+@claim("RPG-3.3-matches", over=each_divergence)
+def advantages_that_carry_a_gradient(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """Differentiated, -wA has the reverse KLs right in the mean and no forward KL at all; SG(A) mends it."""
-    forward = []
-    for divergence, x in each_divergence():
-        target, reverse = x.d_objective(divergence), divergence.endswith("RKL")
-        attached, fixed = (
-            -x.mass * x.grad(surrogate_loss(WIDE, stopped=stopped, divergence=divergence))
-            for stopped in (False, True)
-        )
-        share = relative(attached, target)
-        forward += [] if reverse else [share]
-        yield printed(share)
-        yield same(fixed, target, "corrected")
-        yield same(attached, target if reverse else utility_gradient(x.problem), "corrected")
-    yield numbers(cases=len(forward), most=max(forward), beta=BETA)
+    divergence, x = case
+    target, reverse = x.d_objective(divergence), divergence.endswith("RKL")
+    attached, fixed = (
+        -x.mass * x.grad(surrogate_loss(WIDE, stopped=stopped, divergence=divergence))
+        for stopped in (False, True)
+    )
+    yield printed(relative(attached, target))
+    if not reverse:
+        yield observed(relative(attached, target))
+    yield same(fixed, target, "corrected")
+    yield same(attached, target if reverse else utility_gradient(x.problem), "corrected")
+    yield numbers(beta=BETA)
 
 
 @claim("RPG-3.3-range")
@@ -99,10 +70,8 @@ def what_the_dual_clip_bounds() -> Iterator[Found]:
 @claim("RPG-eqC.3", over=lambda: [p for p in stale() if p.rows.shape[1] == 1])
 def for_positive_advantages_it_is_the_clip_of_ppo(problem: Problem) -> Iterator[Found]:
     """min(wA, clip(w)A), in value and slope."""
-    bounds, index = (
-        dual_clip.Bounds(1 - CLIP, 1 + CLIP, PAPER.cap),
-        torch.arange(len(problem.sequences))[:, None],
-    )
+    bounds = dual_clip.Bounds(1 - CLIP, 1 + CLIP, PAPER.cap)
+    index = torch.arange(len(problem.sequences))[:, None]
     logp, old = terms(problem).logp[:, 0], problem.token_logp(problem.sampled_from)[:, 0]
     w = (logp - old).exp()
     for a in (problem.rewards + 0.5, problem.rewards + 2.0):
@@ -116,7 +85,7 @@ def for_positive_advantages_it_is_the_clip_of_ppo(problem: Problem) -> Iterator[
 def what_the_bound_of_negative_advantages_stops() -> Iterator[Found]:
     """It stops the objective from falling and the loss from growing; neither was unbounded the other way."""
     ratios = torch.logspace(-3, 4, 40, dtype=torch.float64)
-    for x in clipped_worlds():
+    for x in rpg.clipped_worlds():
         for a in advantage(x)[advantage(x) < 0]:
             without, bounded = (
                 dual_clip.objective(ratios, a, PAPER._replace(cap=cap)) for cap in (1e9, PAPER.cap)
@@ -130,32 +99,27 @@ def what_the_bound_of_negative_advantages_stops() -> Iterator[Found]:
     yield numbers(ratio=largest, without=-largest, bounded=-PAPER.cap, cap=PAPER.cap)
 
 
-@claim("RPG-G2-token")
-def weights_of_tokens() -> Iterator[Found]:
+@claim("RPG-G2-token", over=lambda: (x for x in normalized() if x.problem.rows.shape[1] > 1))
+def weights_of_tokens(x: OldMeasure) -> Iterator[Found]:
     """How far the update with ratios and log-ratios of tokens is from the gradient."""
-    shares = []
-    for x in (x for x in normalized() if x.problem.rows.shape[1] > 1):
-        log_w = terms(x.problem).logp - x.problem.token_logp(x.problem.sampled_from)
-        update = token_field(x.problem, log_w.exp() * (x.R[:, None] - BETA * log_w))
-        shares.append(relative(update, x.d_objective("URKL")))
-    yield numbers(least=min(shares), most=max(shares), beta=BETA)
+    log_w = terms(x.problem).logp - x.problem.token_logp(x.problem.sampled_from)
+    update = token_field(x.problem, log_w.exp() * (x.R[:, None] - BETA * log_w))
+    yield observed(relative(update, x.d_objective("URKL")))
+    yield numbers(beta=BETA)
 
 
 # three estimators under one name
 
 
-@claim("RPG-eq4.1")
-def the_stop_gradient_leaves_out_the_ratio() -> Iterator[Found]:
+@claim("RPG-eq4.1", over=normalized)
+def the_stop_gradient_leaves_out_the_ratio(x: OldMeasure) -> Iterator[Found]:
     """As printed only A is detached, and the gradient is that of a sample times 1 + log pi."""
-    shares = []
-    for x in normalized():
-        as_printed = x.grad(coefficient_loss(WIDE, stopped=False))
-        shares.append(relative(as_printed, -x.d_objective("URKL")))
-        yield printed(shares[-1])
-        yield corrected(wide_is_exact(x))
-        yield same(as_printed, -x.Es(x.w * advantage(x) * (1 + x.logp)), "corrected")
-    rare = max(float(x.p[x.logp < -1].sum()) for x in normalized())
-    yield numbers(worlds=len(shares), least=min(shares), most=max(shares), most_rare=rare)
+    as_printed = x.grad(coefficient_loss(WIDE, stopped=False))
+    share = relative(as_printed, -x.d_objective("URKL"))
+    yield printed(share)
+    yield corrected(wide_is_exact(x))
+    yield same(as_printed, -x.Es(x.w * advantage(x) * (1 + x.logp)), "corrected")
+    yield observed(share, rare=x.p[x.logp < -1].sum())
     yield numbers(bound=math.exp(-1), factor=1 + math.log(1e-6))
 
 
@@ -168,7 +132,7 @@ def _updates(x: OldMeasure) -> tuple[torch.Tensor, torch.Tensor]:
 def a_clip_turns_the_update() -> Iterator[Found]:
     """No positive multiple of the clipped updates is the gradient, in either form."""
     angles = []
-    for x in clipped_worlds():
+    for x in rpg.clipped_worlds():
         w, a = x.w, advantage(x)
         by_coefficient, by_surrogate = (-update for update in _updates(x))
         if len(w) > 2:  # with two answers there is but one direction
@@ -178,48 +142,38 @@ def a_clip_turns_the_update() -> Iterator[Found]:
         yield corrected(wide_is_exact(x))
     yield printed(max(angles))
     yield numbers(updates=len(angles), median=median(angles), most=max(angles))
-    yield numbers(largest_ratio=max(float(x.w.max()) for x in clipped_worlds()))
+    yield numbers(largest_ratio=max(float(x.w.max()) for x in rpg.clipped_worlds()))
 
 
-@claim("RPG-4.1-alg2")
-def two_estimators_under_one_name() -> Iterator[Found]:
+@claim("RPG-4.1-alg2", over=rpg.clipped_worlds)
+def two_estimators_under_one_name(x: OldMeasure) -> Iterator[Found]:
     """Eq (4.1) keeps a slope where it clips, the loss of appendix G.2 and algorithm 2 has none there."""
-    shares, lost = [], []
-    for x in clipped_worlds():
-        w, a = x.w, advantage(x)
-        by_coefficient, by_surrogate = _updates(x)
-        shares.append(relative(by_surrogate, by_coefficient))
-        yield printed(shares[-1])
-        difference = (1 - open_gates(w, a, PAPER)) * effective_ratio(w, a, PAPER) * a
-        yield same(by_surrogate - by_coefficient, x.Es(difference), "corrected")
-        yield corrected(wide_is_exact(x))
-        lost.append(float(x.E(closed(x))))
-    yield numbers(worlds=len(shares), least=min(shares), most=max(shares))
-    yield numbers(least_lost=min(lost), most_lost=max(lost))
-
-
-def _clipped_ratio(w: torch.Tensor) -> torch.Tensor:
-    """The ratio between the bounds, on both sides, held fixed."""
-    return w.detach().clamp(PAPER.low, PAPER.high)
+    w, a = x.w, advantage(x)
+    by_coefficient, by_surrogate = _updates(x)
+    share = relative(by_surrogate, by_coefficient)
+    yield printed(share)
+    difference = (1 - open_gates(w, a, PAPER)) * effective_ratio(w, a, PAPER) * a
+    yield same(by_surrogate - by_coefficient, x.Es(difference), "corrected")
+    yield corrected(wide_is_exact(x))
+    yield observed(share, lost=x.E(rpg.closed(x)))
 
 
 def _ratios_replaced(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """The loss of URKL with a stop-gradient and a clipped ratio in the place of w."""
-    ratio = _clipped_ratio(w)
+    """The loss of URKL with a stop-gradient and a ratio between the bounds in the place of w."""
+    ratio = w.detach().clamp(PAPER.low, PAPER.high)
     return -(ratio * (r - BETA * ratio.log())) * logp
 
 
-@claim("RPG-remF.2-clip")
-def ratios_replaced_inside_the_weight() -> Iterator[Found]:
+@claim("RPG-remF.2-clip", over=rpg.clipped_worlds)
+def ratios_replaced_inside_the_weight(x: OldMeasure) -> Iterator[Found]:
     """A weight of clipped ratios is a third estimator: clipped on both sides, its KL as well."""
-    shares = []
-    for x in clipped_worlds():
-        sample, ratio = x.slope(_ratios_replaced), _clipped_ratio(x.w)
-        unclipped = (ratio == x.w)[:, None, None]
-        for loss in (surrogate_loss(PAPER, stopped=True), coefficient_loss(PAPER, stopped=True)):
-            shares.append(relative(x.E(sample), x.grad(loss)))
-            yield printed(shares[-1])
-            yield same(sample * unclipped, x.slope(loss) * unclipped, "corrected")
-        yield same(x.E(sample), -x.Es(ratio * (x.R - BETA * ratio.log())), "corrected")
-        yield corrected(wide_is_exact(x))
-    yield numbers(worlds=len(clipped_worlds()), least=min(shares), most=max(shares))
+    sample, ratio = x.slope(_ratios_replaced), x.w.clamp(PAPER.low, PAPER.high)
+    unclipped = (ratio == x.w)[:, None, None]
+    for loss in (surrogate_loss(PAPER, stopped=True), coefficient_loss(PAPER, stopped=True)):
+        share = relative(x.E(sample), x.grad(loss))
+        yield observed(share)
+        yield printed(share)
+        yield same(sample * unclipped, x.slope(loss) * unclipped, "corrected")
+    yield same(x.E(sample), -x.Es(ratio * (x.R - BETA * ratio.log())), "corrected")
+    yield corrected(wide_is_exact(x))
+    yield numbers(worlds=len(rpg.clipped_worlds()))

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Form, Found, differs, less, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, observed, printed, same
 from kl_book.ledger.claims.ground.calibration import surrogate_slopes
 from kl_book.ledger.claims.ground.errors import hedged, relative
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
@@ -59,6 +59,11 @@ def mean_of_k3_is_the_unnormalized_reverse_kl(w: Enumeration) -> Iterator[Found]
 # one decision, or a whole answer as one item
 
 
+def normalized_or_on_policy() -> list[OldMeasure]:
+    """Worlds that another policy samples, and worlds that sample themselves."""
+    return [*normalized(), *map(OldMeasure, worlds())]
+
+
 def penalty(problem: Problem, weight: Weight) -> Loss:
     """k3(pi_ref / pi) of every sampled item, without w or times w, attached or in a stop-gradient."""
     ref = terms(problem).ref_logp.sum(-1)
@@ -80,35 +85,27 @@ def gradient(x: OldMeasure, weight: Weight) -> torch.Tensor:
     return x.grad(penalty(x.problem, weight))
 
 
-@claim("RPG-2.2-weight")
-def the_weight_makes_the_value_right() -> Iterator[Found]:
+@claim("RPG-2.2-weight", over=normalized)
+def the_weight_makes_the_value_right(x: OldMeasure) -> Iterator[Found]:
     """E over pi_old of w k3 is UKL(pi || pi_ref); without w it is another number."""
-    shares = []
-    for x in normalized():
-        divergence = exact(unnormalized_reverse, x.problem)[0]
-        yield same(value(x, "attached"), divergence)
-        yield differs(value(x, "none"), divergence)
-        shares.append(value(x, "none") / divergence)
-    yield numbers(least=min(shares), most=max(shares))
+    divergence = exact(unnormalized_reverse, x.problem)[0]
+    yield same(value(x, "attached"), divergence)
+    yield differs(value(x, "none"), divergence)
+    yield observed(value(x, "none") / divergence)
 
 
-@claim("RPG-1-corrected-loss")
-def the_weight_makes_value_and_gradient_right() -> Iterator[Found]:
+@claim("RPG-1-corrected-loss", over=normalized_or_on_policy)
+def the_weight_makes_value_and_gradient_right(x: OldMeasure) -> Iterator[Found]:
     """w k3 with w differentiated has the value and the gradient of UKL(pi || pi_ref); without w neither."""
-    detached, on_policy = [], []
-    for x in normalized():
-        divergence, target = exact(unnormalized_reverse, x.problem)
-        yield same(value(x, "attached"), divergence)
-        yield same(gradient(x, "attached"), target)
-        yield differs(value(x, "none"), divergence)
-        yield differs(gradient(x, "none"), target)
-        detached.append(relative(gradient(x, "detached"), target))
-    for x in map(OldMeasure, worlds()):
-        target = exact(unnormalized_reverse, x.problem)[1]
-        yield same(gradient(x, "attached"), target)
-        on_policy.append(relative(gradient(x, "none"), target))
-    yield numbers(least_detached=min(detached), most_detached=max(detached))
-    yield numbers(least_on_policy=min(on_policy), most_on_policy=max(on_policy))
+    divergence, target = exact(unnormalized_reverse, x.problem)
+    yield same(gradient(x, "attached"), target)
+    if x.problem.behavior_logits is None:
+        yield observed(on_policy=relative(gradient(x, "none"), target))
+        return
+    yield same(value(x, "attached"), divergence)
+    yield differs(value(x, "none"), divergence)
+    yield differs(gradient(x, "none"), target)
+    yield observed(detached=relative(gradient(x, "detached"), target))
 
 
 # GRPO's objective as printed, token by token
@@ -140,33 +137,28 @@ def intended_gradient(problem: Problem, beta: float = BETA) -> torch.Tensor:
 @claim("RPG-2.2-grpo")
 def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
     """GRPO's printed objective has not the gradient of J_Clip - beta UKL; with w, and one length, it has."""
-    shares, uneven = [], []
+    shares = []
     for problem in few_sampled_elsewhere():
         target, mended = intended_gradient(problem), grpo_gradient(problem, "attached")
         shares.append(relative(grpo_gradient(problem, "none"), target))
+        yield observed(shares[-1])
         if len(problem.completion_mask.sum(-1).unique()) == 1:
             yield same(mended, target)
         else:
-            uneven.append(relative(mended, target))
+            yield observed(uneven=relative(mended, target))
     yield printed(hedged(share > TOLERANCE for share in shares))
-    yield numbers(size=SIZE, beta=BETA, least=min(shares), most=max(shares), most_uneven=max(uneven))
+    yield numbers(size=SIZE, beta=BETA)
 
 
-FORMS: tuple[Form, ...] = ("printed", "inside")
-
-
-@claim("RPG-abs-k3")
-def k3_is_a_divergence_and_its_sampled_term_is_not() -> Iterator[Found]:
+@claim("RPG-abs-k3", over=normalized_or_on_policy)
+def k3_is_a_divergence_and_its_sampled_term_is_not(x: OldMeasure) -> Iterator[Found]:
     """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
-    shares, older = [], []
-    for x in map(OldMeasure, worlds()):
-        sampled, (divergence, target) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
-        through_both = x.scored(sampled(x.logp, x.p, x.p)) + x.slope(sampled)
-        for form in FORMS:
-            yield same(value(x, "none"), divergence, form)
-            yield same(x.E(through_both), target, form)
-        shares.append(relative(gradient(x, "none"), target))
-    for x in normalized():
-        older.append(relative(gradient(x, "none"), exact(unnormalized_reverse, x.problem)[1]))
-    yield printed(max(*shares, *older))
-    yield numbers(least=min(shares), most=max(shares), least_older=min(older), most_older=max(older))
+    sampled, (divergence, target) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
+    share = relative(gradient(x, "none"), target)
+    yield printed(share)
+    if x.problem.behavior_logits is not None:
+        yield observed(older=share)
+        return
+    yield observed(share)
+    yield same(value(x, "none"), divergence, "inside")
+    yield same(x.E(x.scored(sampled(x.logp, x.p, x.p)) + x.slope(sampled)), target, "inside")

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kl_book.ledger.claims.checks import claim
+from kl_book.ledger.claims.checks import claim, claim_rows
 from kl_book.ledger.claims.comparisons import Found, corrected, numbers, printed, same
+from kl_book.ledger.claims.ground import printed_accuracies as paper
 from kl_book.ledger.claims.ground.errors import excess, violation
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.printed_accuracies import (
-    AIME,
-    FIGURE_2,
-    FIGURE_2_TITLES,
-    GRPO_CLIP,
-    PANELS,
-    PANELS_OF_THE_TEXT,
-    REINFORCE,
-    REINFORCE_UFKL,
-    REINFORCE_URKL,
-    UFKL,
-    Score,
-    column,
-    columns,
-    scores,
-)
 
+AIME = ("AIME24", "AIME25")
+REINFORCE = "RPG-REINFORCE"  # of which there are two variants
 QUESTIONS = 960  # answers that a Mean@32 of AIME counts: 30 problems, 32 answers each
 CONTEXT = (3, 5, 6)  # the tables of the 8K, 4K and 2K runs that the text speaks of
 
 
-def _last_above_best(runs: Iterable[Score]) -> float:
+def _last_above_best(runs: Iterable[paper.Score]) -> float:
     """By how much the last value of a run exceeds the best one."""
     return violation(*(s.last - s.best for s in runs))
 
@@ -37,13 +24,13 @@ def _last_above_best(runs: Iterable[Score]) -> float:
 @claim("RPG-tab5")
 def last_and_best() -> Iterator[Found]:
     """In none of these tables a last value exceeds the best value of its run."""
-    yield printed(_last_above_best(scores(5, 6, 7, 8)))
+    yield printed(_last_above_best(paper.scores(5, 6, 7, 8)))
 
 
 @claim("RPG-tab3")
 def last_and_best_at_8k() -> Iterator[Found]:
     """One last value exceeds the best one of its run, the other 17 do not."""
-    cells = scores(3)
+    cells = paper.scores(3)
     wrong = max(cells, key=lambda s: s.last - s.best)
     others = [s for s in cells if s != wrong]
     yield printed(_last_above_best(cells))
@@ -52,56 +39,23 @@ def last_and_best_at_8k() -> Iterator[Found]:
     yield numbers(last=wrong.last, best=wrong.best, answers=QUESTIONS, right=wrong.last * QUESTIONS)
 
 
-def _order(table: int, benchmark: str, which: str) -> list[str]:
-    """The methods of a column, that with the largest number first."""
-    accuracies = column(table, benchmark, which)
-    return sorted(accuracies, key=lambda method: -accuracies[method])
-
-
-Places = dict[tuple[str, str], tuple[float | None, list[str]]]
-"""Of a benchmark, at the end or at best: the accuracy, if it is printed, and the first methods in order."""
-
-BOTH = [REINFORCE_URKL, REINFORCE_UFKL]
-AT_4K: Places = {
-    ("AIME24", "last"): (0.4458, BOTH),
-    ("AIME24", "best"): (0.4531, BOTH[:1]),
-    ("AIME25", "last"): (None, BOTH),
-    ("AIME25", "best"): (0.4313, BOTH),
-}
-AT_2K: Places = {
-    ("AIME24", "last"): (None, [UFKL]),
-    ("AIME24", "best"): (0.3625, [REINFORCE_UFKL]),
-    ("AIME25", "last"): (0.2927, [REINFORCE_UFKL, UFKL]),
-    ("AIME25", "best"): (0.3083, [REINFORCE_UFKL]),
-}
-
-
-def _compared(table: int, places: Places) -> Iterator[Found]:
-    """Places and accuracies in the text against those of a table."""
-    for (benchmark, which), (accuracy, methods) in places.items():
-        yield printed(float(_order(table, benchmark, which)[: len(methods)] != methods))
+def places_in_the_text(table: int) -> Iterator[Found]:
+    """The table has the places and accuracies that the text names."""
+    for benchmark, which, accuracy, methods in paper.PLACES[table]:
+        yield printed(float(paper.order(table, benchmark, which)[: len(methods)] != methods))
         if accuracy is not None:
-            yield same(column(table, benchmark, which)[methods[0]], accuracy)
+            yield same(paper.column(table, benchmark, which)[methods[0]], accuracy)
 
 
-@claim("RPG-I1-4k")
-def places_at_4k() -> Iterator[Found]:
-    """As the table has them."""
-    yield from _compared(5, AT_4K)
-
-
-@claim("RPG-I1-2k")
-def places_at_2k() -> Iterator[Found]:
-    """As the table has them."""
-    yield from _compared(6, AT_2K)
+claim_rows(places_in_the_text, {"RPG-I1-4k": (5,), "RPG-I1-2k": (6,)})
 
 
 @claim("RPG-I1-rank")
 def worst_place_of_a_variant() -> Iterator[Found]:
     """The lowest place of an RPG variant in a column of Table 5."""
     places = {}
-    for x in columns(5):
-        order = _order(*x)
+    for x in paper.columns(5):
+        order = paper.order(*x)
         places[x] = max(order.index(m) for m in order if m.startswith("RPG")) + 1
     (_, benchmark, which), place = max(places.items(), key=lambda item: item[1])
     yield numbers(place=place, benchmark=benchmark, which=which)
@@ -110,7 +64,7 @@ def worst_place_of_a_variant() -> Iterator[Found]:
 @claim("RPG-abs-52")
 def accuracy_that_the_abstract_rounds() -> Iterator[Found]:
     """The largest and the last one of a run."""
-    best, last = (column(3, "AIME25", which)[REINFORCE_URKL] for which in ("best", "last"))
+    best, last = (paper.column(3, "AIME25", which)["RPG-REINFORCE-URKL"] for which in ("best", "last"))
     yield numbers(best=best, last=last)
 
 
@@ -122,7 +76,7 @@ def _reinforce(accuracies: dict[str, float]) -> float:
 @claim("RPG-abs-6")
 def the_largest_gain_over_dapo() -> Iterator[Found]:
     """It rounds to 6 points, over the tables of all context lengths."""
-    each = {x: column(*x) for x in columns(*CONTEXT) if x[1] in AIME}
+    each = {x: paper.column(*x) for x in paper.columns(*CONTEXT) if x[1] in AIME}
     gains = {x: 100 * (_reinforce(accuracies) - accuracies["DAPO"]) for x, accuracies in each.items()}
     (table, benchmark, which), largest = max(gains.items(), key=lambda item: item[1])
     yield printed(excess(largest, "6"))
@@ -132,41 +86,44 @@ def the_largest_gain_over_dapo() -> Iterator[Found]:
 
 def _led(every: Iterable[tuple[int, str, str]]) -> list[bool]:
     """In which columns RPG-REINFORCE has the largest number."""
-    return [_order(*x)[0].startswith(REINFORCE) for x in every]
+    return [paper.order(*x)[0].startswith(REINFORCE) for x in every]
 
 
 @claim("RPG-5-across")
 def the_strongest_results_across_settings() -> Iterator[Found]:
     """Half of the columns of Tables 3, 5 and 6 have another method on top; all have an RPG variant there."""
-    every, best = columns(*CONTEXT), column(3, "AIME24", "best")
+    every, best = paper.columns(*CONTEXT), paper.column(3, "AIME24", "best")
     led, aime = _led(every), _led(x for x in every if x[1] in AIME)
     yield printed(share_of_cases(not one for one in led))
-    yield corrected(share_of_cases(not _order(*x)[0].startswith("RPG") for x in every))
+    yield corrected(share_of_cases(not paper.order(*x)[0].startswith("RPG") for x in every))
     yield numbers(led=sum(led), columns=len(led), led_at_aime=sum(aime), columns_at_aime=len(aime))
-    yield numbers(top=_order(3, "AIME24", "best")[0], best=best[UFKL], reinforce=_reinforce(best))
-    yield numbers(led_in_7=sum(_led(columns(7))), columns_of_7=len(columns(7)))
-    yield numbers(led_in_8=sum(_led(columns(8))), columns_of_8=len(columns(8)))
+    yield numbers(top=paper.order(3, "AIME24", "best")[0], best=best["RPG-UFKL"], reinforce=_reinforce(best))
+    yield numbers(led_in_7=sum(_led(paper.columns(7))), columns_of_7=len(paper.columns(7)))
+    yield numbers(led_in_8=sum(_led(paper.columns(8))), columns_of_8=len(paper.columns(8)))
 
 
 @claim("RPG-5-subfigures")
 def the_panels_of_the_figures() -> Iterator[Found]:
     """The letters in the text are those of figures with one benchmark less."""
-    wrong = [PANELS_OF_THE_TEXT[name] != letter for name, letter in PANELS.items()]
+    wrong = [paper.PANELS_OF_THE_TEXT[name] != letter for name, letter in paper.PANELS.items()]
     shifted = {
         name: chr(ord(letter) + 1) if len(letter) == 1 else f"{letter}c"
-        for name, letter in PANELS_OF_THE_TEXT.items()
+        for name, letter in paper.PANELS_OF_THE_TEXT.items()
     }
     yield printed(float(sum(wrong)))
-    yield corrected(float(sum(shifted[name] != letter for name, letter in PANELS.items())))
+    yield corrected(float(sum(shifted[name] != letter for name, letter in paper.PANELS.items())))
     yield numbers(wrong=sum(wrong), references=len(wrong))
 
 
 @claim("RPG-H-grpo-clip")
 def the_clip_range_of_grpo_in_the_appendix() -> Iterator[Found]:
     """Section 5 and the released scripts have another one."""
-    appendix, others = GRPO_CLIP["appendix H"], [GRPO_CLIP[place] for place in ("section 5", "scripts")]
+    appendix, others = (
+        paper.GRPO_CLIP["appendix H"],
+        [paper.GRPO_CLIP[place] for place in ("section 5", "scripts")],
+    )
     yield printed(float(sum(x != appendix for x in others)))
-    yield corrected(float(sum(x != GRPO_CLIP["section 5"] for x in others)))
+    yield corrected(float(sum(x != paper.GRPO_CLIP["section 5"] for x in others)))
     (low, high), (low_in_h, high_in_h) = others[0], appendix
     yield numbers(low=low, high=high, low_in_h=low_in_h, high_in_h=high_in_h)
 
@@ -174,15 +131,15 @@ def the_clip_range_of_grpo_in_the_appendix() -> Iterator[Found]:
 @claim("RPG-5-grpo-clip")
 def the_clip_range_of_grpo() -> Iterator[Found]:
     """That of the released scripts."""
-    for section, script in zip(GRPO_CLIP["section 5"], GRPO_CLIP["scripts"], strict=True):
+    for section, script in zip(paper.GRPO_CLIP["section 5"], paper.GRPO_CLIP["scripts"], strict=True):
         yield same(section, script)
 
 
 @claim("RPG-fig2-caption")
 def the_signs_of_the_panels() -> Iterator[Found]:
     """The caption says A = 1 and A < 0 of the same panel."""
-    signs, cases = FIGURE_2["for visualization"], FIGURE_2["cases"]
-    titles = {"left": FIGURE_2_TITLES["case A < 0"], "right": FIGURE_2_TITLES["case A >= 0"]}
+    signs, cases = paper.FIGURE_2["for visualization"], paper.FIGURE_2["cases"]
+    titles = {"left": paper.FIGURE_2_TITLES["case A < 0"], "right": paper.FIGURE_2_TITLES["case A >= 0"]}
     yield printed(float(sum(signs[panel] != cases[panel] for panel in cases)))
     yield corrected(float(sum(-signs[panel] != titles[panel] for panel in titles)))
     yield numbers(left=signs["left"], right=signs["right"])

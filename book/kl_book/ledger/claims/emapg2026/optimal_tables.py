@@ -23,20 +23,19 @@ from kl_book.ledger.claims.comparisons import (
 )
 from kl_book.ledger.claims.ground import best_policies as best
 from kl_book.ledger.claims.ground.divergences import NAMED, Pair, amari, divergence
-from kl_book.ledger.claims.ground.printed_optima import (
+from kl_book.ledger.claims.ground.printed_forms import (
     BETA,
     LAMBDA,
     REVERSE_FROM_FORWARD,
-    TABLE_7,
+    TABLES,
     TILDE,
     Z_STAR,
     R,
     S,
     Transform,
-    alpha_6,
-    alpha_7,
+    alpha_row,
 )
-from kl_book.ledger.claims.ground.printed_optima import Form as Row
+from kl_book.ledger.claims.ground.printed_forms import Form as Row
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.worlds import bandits
 from kl_companion.divergences import T
@@ -101,10 +100,10 @@ def alphas() -> Iterator[tuple[str, sympy.Expr]]:
 
 
 @claim("EMA-tab6-alpha")
-def alpha_row() -> Iterator[Found]:
+def row_of_alpha() -> Iterator[Found]:
     """The row in symbols and at several alpha; above 1 it is cut off at 0 like Pearson's."""
     a = sympy.Symbol("a", real=True)
-    form = alpha_6(a)
+    form = alpha_row(6, a)
     yield from written(form)
     for end, f in ((-1, T - 1 - sympy.log(T)), (1, T * sympy.log(T) - T + 1)):  # with f'(1) = 0
         limit = sympy.limit(form.f - form.slope.subs(T, 1) * (T - 1), a, end)
@@ -159,7 +158,7 @@ def transform(name: str, row: Transform, form: Form = "inside", excess: Form = "
 
 def always_in_range(name: str) -> Iterator[Found]:
     """A row of table 7 whose range of lambda holds at every optimum."""
-    yield from transform(name, TABLE_7[name], form="printed")
+    yield from transform(name, TABLES[7][name], form="printed")
 
 
 claim_rows(always_in_range, {f"EMA-tab7-{id}": [name] for id, name in NAMES.items()})
@@ -168,7 +167,7 @@ claim_rows(always_in_range, {f"EMA-tab7-{id}": [name] for id, name in NAMES.item
 @claim("EMA-tab7-FKL")
 def forward_kl_transform() -> Iterator[Found]:
     """The row, and eq (134) once more: lambda of the row is Z* - beta."""
-    row = TABLE_7["Forward KL"]
+    row = TABLES[7]["Forward KL"]
     yield from transform("Forward KL", row, form="printed")
     slope = sympy.diff(row.reward.subs(LAMBDA, Z_STAR - BETA) - REVERSE_FROM_FORWARD, R)
     yield printed(best.vanishing_error(sympy.expand_log(sympy.simplify(slope), force=True)))
@@ -180,7 +179,7 @@ def forward_kl_transform() -> Iterator[Found]:
 @claim("EMA-tab7-Pearson")
 def pearson_transform() -> Iterator[Found]:
     """lambda = E_ref R has to stay below min R + beta."""
-    yield from transform("Pearson", TABLE_7["Pearson"])
+    yield from transform("Pearson", TABLES[7]["Pearson"])
     for problem, beta in best.settings():
         optimal = best.best_policy("Pearson", problem, beta)
         if not optimal.excess:
@@ -191,14 +190,14 @@ def pearson_transform() -> Iterator[Found]:
 def alpha_transform() -> Iterator[Found]:
     """The row in symbols and at several alpha; the range fails above 1 where the optimum is cut off."""
     a = sympy.Symbol("a", real=True)
-    x, row = (R - LAMBDA) / BETA, alpha_7(a)
-    yield inside(best.vanishing_error(row.inverse - alpha_6(a).inverse))
+    x, row = (R - LAMBDA) / BETA, alpha_row(7, a)
+    yield inside(best.vanishing_error(row.inverse - alpha_row(6, a).inverse))
     # where the base is positive: R = lambda + beta s with s = -2 base/(1 - a)
     at = {R: LAMBDA - 2 * BETA * GAP / (1 - a)}
     zero = (row.reward - TILDE - BETA * sympy.log(row.inverse.subs(S, x))).subs(at)
     yield inside(best.vanishing_error(sympy.expand_log(sympy.simplify(zero), force=True)))
     for name, number in alphas():  # below 1 nothing is cut off
-        yield from transform(name, alpha_7(number), excess="printed" if number > 1 else "inside")
+        yield from transform(name, alpha_row(7, number), excess="printed" if number > 1 else "inside")
 
 
 def captioned(c: best.BestPolicyCase) -> Callable[[float, float, float], float]:

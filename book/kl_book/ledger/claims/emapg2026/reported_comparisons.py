@@ -9,7 +9,7 @@ from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, at_most, corrected, numbers, printed
 from kl_book.ledger.claims.ground import printed_results as paper
 from kl_book.ledger.claims.ground.errors import excess, hedged
-from kl_book.ledger.claims.ground.scores import HALF_A_UNIT, MATH_SETS, mean_score, printed_cells, scores
+from kl_book.ledger.claims.ground.printed_results import mean_score, printed_cells, scores
 from kl_book.ledger.claims.ground.synthetic_task import VOCAB
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
@@ -26,15 +26,15 @@ claim_rows(quoted, {"EMA-abstract-numbers-tables": paper.ABSTRACT, "EMA-6-number
 @claim("EMA-tab3-sets")
 def six_math_sets() -> Iterator[Found]:
     """As many sets as the caption counts."""
-    yield printed(float(len(MATH_SETS) != NUMBERS.index(paper.MATH_SETS_OF_THE_CAPTION)))
+    yield printed(float(len(paper.MATH_SETS) != NUMBERS.index(paper.MATH_SETS_OF_THE_CAPTION)))
 
 
 @claim("EMA-exp-math-sets")
 def the_sets_that_the_text_lists() -> Iterator[Found]:
     """Section 6 lists five of the six."""
-    missing = {*MATH_SETS} ^ {*paper.MATH_SETS_OF_THE_TEXT}
+    missing = {*paper.MATH_SETS} ^ {*paper.MATH_SETS_OF_THE_TEXT}
     yield printed(float(len(missing)))
-    yield corrected(float(len({*MATH_SETS} ^ {*paper.MATH_SETS_OF_THE_TEXT, "AMC 2024"})))
+    yield corrected(float(len({*paper.MATH_SETS} ^ {*paper.MATH_SETS_OF_THE_TEXT, "AMC 2024"})))
     yield numbers(
         missing=sorted(missing),
         of_five=[
@@ -55,14 +55,14 @@ def ahead(ours: str, theirs: str, columns: Iterable[str] = paper.SETS, table: in
     """A row is above another one in every column, by more than rounding hides."""
     above, below = scores(table, ours), scores(table, theirs)
     for column in columns:
-        yield at_most(below[column] + HALF_A_UNIT, above[column])
+        yield at_most(below[column] + paper.HALF_A_UNIT, above[column])
 
 
 @claim("EMA-tab3-every")
 def better_on_every_math_set() -> Iterator[Found]:
     """EMA-PG above GRPO, row by row."""
-    for s in MATH_SETS:
-        yield at_most(scores(3, s)["GRPO"] + HALF_A_UNIT, scores(3, s)["EMA-PG"])
+    for s in paper.MATH_SETS:
+        yield at_most(scores(3, s)["GRPO"] + paper.HALF_A_UNIT, scores(3, s)["EMA-PG"])
 
 
 @words("EMA-tab2-excels")

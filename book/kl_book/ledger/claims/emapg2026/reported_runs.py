@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kl_book.ledger.claims.checks import words
-from kl_book.ledger.claims.ground.printed_results import GRPO, INSTRUCT, REVERSE
-from kl_book.ledger.claims.ground.scores import answers_per_aime_set, percent_above, printed_cells, scores
+from kl_book.ledger.claims.ground.printed_results import (
+    GRPO,
+    INSTRUCT,
+    REVERSE,
+    answers_per_aime_set,
+    percent_above,
+    printed_cells,
+    scores,
+)
 
 BYTES = 18  # per weight: the weight, its gradient, Adam's master copy and two moments, and the anchor
 

@@ -14,16 +14,7 @@ from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, inside, numbers, printed
 from kl_book.ledger.claims.ground import printed_results as paper
 from kl_book.ledger.claims.ground.errors import excess
-from kl_book.ledger.claims.ground.scores import (
-    HALF_A_UNIT,
-    MATH_SETS,
-    TABLES,
-    answers_per_aime_set,
-    mean_score,
-    percent_above,
-    printed_cells,
-    scores,
-)
+from kl_book.ledger.claims.ground.printed_results import mean_score, percent_above, printed_cells, scores
 
 
 def share(base: float, theirs: float, ours: float) -> float:
@@ -36,7 +27,7 @@ def reached(result: Callable[..., float], *rounded: float) -> tuple[float, float
 
     The results here rise or fall in each score, so that the extremes are at the corners.
     """
-    ends = itertools.product(*((x - HALF_A_UNIT, x + HALF_A_UNIT) for x in rounded))
+    ends = itertools.product(*((x - paper.HALF_A_UNIT, x + paper.HALF_A_UNIT) for x in rounded))
     corners = [result(*c) for c in ends]
     return min(corners), max(corners)
 
@@ -49,7 +40,7 @@ def unreachable(result: Callable[..., float], printed: str, *rounded: float) -> 
 
 def averages(table: int) -> Iterator[Found]:
     """Every row's last column is the mean of the seven before it."""
-    rows = [name for name in TABLES[table][0] if name != paper.GAIN]
+    rows = [name for name in paper.TABLES[table][0] if name != paper.GAIN]
     for row in rows:
         yield printed(
             excess(mean_score(list(scores(table, row).values())[:-1]), printed_cells(table, row)["Avg."])
@@ -64,7 +55,7 @@ claim_rows(averages, {"EMA-tab2-average": [2], "EMA-tab4-average": [4]})
 def averages_of_table_3() -> Iterator[Found]:
     """Three means of six scores."""
     for column in paper.MATH_COLUMNS[:3]:
-        mean = mean_score(scores(3, row)[column] for row in MATH_SETS)
+        mean = mean_score(scores(3, row)[column] for row in paper.MATH_SETS)
         yield printed(excess(mean, printed_cells(3, "Average")[column]))
 
 
@@ -146,12 +137,12 @@ def three_scores(s: str) -> tuple[list[float], str]:
 @claim("EMA-tab3-relative")
 def relative_improvements_of_table_3() -> Iterator[Found]:
     """Six shares of GRPO's own gain, each within the rounding of the scores."""
-    for s in MATH_SETS:
+    for s in paper.MATH_SETS:
         three, percent = three_scores(s)
         yield printed(unreachable(share, percent, *three))
-    at = max(MATH_SETS, key=lambda s: excess(share(*three_scores(s)[0]), three_scores(s)[1]))
+    at = max(paper.MATH_SETS, key=lambda s: excess(share(*three_scores(s)[0]), three_scores(s)[1]))
     three, percent = three_scores(at)
-    n = answers_per_aime_set()
+    n = paper.answers_per_aime_set()
     of_multiples = share(*(round(x * n) / n for x in three))
     yield printed(excess(of_multiples, percent))
     low, high = reached(share, *three)
@@ -172,7 +163,7 @@ def other_definitions() -> dict[str, Any]:
     """The mean of the six shares, and each table's gain by the other table's definition."""
     _, theirs, ours = three_scores("Average")[0]
     return {
-        "mean_of_shares": mean_score(share(*three_scores(s)[0]) for s in MATH_SETS),
+        "mean_of_shares": mean_score(share(*three_scores(s)[0]) for s in paper.MATH_SETS),
         "as_in_table_2": percent_above(ours, theirs),
         "as_in_table_3": share(
             *(scores(2, row)["Avg."] for row in ("before-RL-3B-Base", paper.GRPO, paper.REVERSE))

@@ -20,8 +20,7 @@ from kl_book.ledger.claims.ground.divergences import (
     unequal,
 )
 from kl_book.ledger.claims.ground.estimates import detached_forward, score_ratio
-from kl_book.ledger.claims.ground.printed import TABLE_5, TABLES, Printed, alpha_5, alpha_9
-from kl_book.ledger.claims.ground.printed_optima import TABLE_6
+from kl_book.ledger.claims.ground.printed_forms import TABLES, Printed, alpha_row
 from kl_book.ledger.claims.ground.sums import exact, terms
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits
@@ -49,7 +48,7 @@ def row_of_table_5(name: str, row: Printed, meaning: Pair, form: Form = "printed
 
 def row_as_printed(name: str) -> Iterator[Found]:
     """A row that is right as it is printed."""
-    yield from row_of_table_5(name, TABLE_5[name], NAMED[name])
+    yield from row_of_table_5(name, TABLES[5][name], NAMED[name])
 
 
 ROWS = {
@@ -65,14 +64,14 @@ claim_rows(row_as_printed, {f"EMA-tab5-{id}": [name] for id, name in ROWS.items(
 
 def excess_of_printed(problem: Problem) -> float:
     """By what share the divergence of the f that is printed for Neyman is above Neyman's."""
-    wrong, right = (divergence(as_function(f, T)) for f in (TABLE_5["Neyman"].f, NEYMAN))
+    wrong, right = (divergence(as_function(f, T)) for f in (TABLES[5]["Neyman"].f, NEYMAN))
     return exact(wrong, problem)[0] / exact(right, problem)[0] - 1
 
 
 @claim("EMA-tab5-Neyman")
 def neyman_generator() -> Iterator[Found]:
     """Pearson's f beside Neyman's estimator; Neyman's f is (t - 1)^2 / t, as in tables 6 and 9."""
-    yield from row_of_table_5("Neyman", TABLE_5["Neyman"]._replace(f=NEYMAN), NAMED["Neyman"], "corrected")
+    yield from row_of_table_5("Neyman", TABLES[5]["Neyman"]._replace(f=NEYMAN), NAMED["Neyman"], "corrected")
     for problem in bandits():
         yield printed(abs(excess_of_printed(problem)))
 
@@ -80,7 +79,7 @@ def neyman_generator() -> Iterator[Found]:
 @words("EMA-tab5-Neyman")
 def neyman_by_both() -> dict[str, Any]:
     """The value that f gives at w = 2 and that of the estimator; the excess over all bandits."""
-    row, excess = TABLE_5["Neyman"], [excess_of_printed(p) for p in bandits()]
+    row, excess = TABLES[5]["Neyman"], [excess_of_printed(p) for p in bandits()]
     by_f = W * row.f.subs(T, 1 / W)
     return {
         "by_f": float(by_f.subs(W, 2)),
@@ -95,9 +94,9 @@ def neyman_by_both() -> dict[str, Any]:
 def alpha_generator() -> Iterator[Found]:
     """The row at several alpha; its limits 0 and 1 are the normalized forward and reverse KL."""
     for at in (sympy.Integer(-1), sympy.Rational(1, 2), sympy.Integer(3)):
-        yield from row_of_table_5("alpha", alpha_5(at), amari(2 * float(at) - 1))
+        yield from row_of_table_5("alpha", alpha_row(5, at), amari(2 * float(at) - 1))
     a = sympy.Symbol("a")
-    general = alpha_5(a)
+    general = alpha_row(5, a)
     yield printed(unequal(general.in_w, W * general.f.subs(T, 1 / W)))
     for end, value in ((0, W * sympy.log(W) - W + 1), (1, -sympy.log(W) + W - 1)):
         yield printed(unequal(sympy.limit(general.in_w, a, end), value))
@@ -136,12 +135,12 @@ def up_to_scale(f: sympy.Expr, g: sympy.Expr) -> Iterator[Found]:
 
 def pairs() -> Iterator[tuple[int, str, sympy.Expr, sympy.Expr]]:
     """(table, name, its f there, that of table 5); tables 9 and 10 exchange the labels of the two KLs."""
-    generators = {6: {name: row.f for name, row in TABLE_6.items()}}
+    generators = {6: {name: row.f for name, row in TABLES[6].items()}}
     for number in (9, 10):
         generators[number] = {EXCHANGED.get(name, name): row.f for name, row in TABLES[number].items()}
     for number, table in generators.items():
         for name, f in table.items():
-            yield number, name, f, NEYMAN if name == "Neyman" else TABLE_5[name].f
+            yield number, name, f, NEYMAN if name == "Neyman" else TABLES[5][name].f
 
 
 @claim("EMA-f-normalisation")
@@ -153,8 +152,8 @@ def one_name_one_divergence() -> Iterator[Found]:
         else:
             yield from up_to_scale(f, g)
     for a in (sympy.Rational(-1, 3), sympy.Rational(1, 2), sympy.Integer(3)):
-        yield from up_to_scale(alpha_9(a).f, alpha_5((1 + a) / 2).f)
-        yield same(float(factor(alpha_9(a).f, alpha_5((1 + a) / 2).f)), 1.0)
+        yield from up_to_scale(alpha_row(9, a).f, alpha_row(5, (1 + a) / 2).f)
+        yield same(float(factor(alpha_row(9, a).f, alpha_row(5, (1 + a) / 2).f)), 1.0)
 
 
 @words("EMA-f-normalisation")

@@ -15,11 +15,11 @@ from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, inside, less, printed, rises, same
 from kl_book.ledger.claims.ground import best_policies as best
 from kl_book.ledger.claims.ground.best_policies import Setting, not_best, reference, settings, with_kl
-from kl_book.ledger.claims.ground.printed_optima import (
+from kl_book.ledger.claims.ground.printed_forms import (
     BETA,
     FORWARD_FROM_REVERSE,
     REVERSE_FROM_FORWARD,
-    TABLE_6,
+    TABLES,
     TILDE,
     Z_STAR,
     R,
@@ -150,7 +150,7 @@ def reverse_to_forward() -> Iterator[Found]:
         yield rises([high, 1.0, low], by=1e-9)
 
 
-NAMES = (*TABLE_6, "alpha = -3", "alpha = 0", "alpha = 3")
+NAMES = (*TABLES[6], "alpha = -3", "alpha = 0", "alpha = 3")
 
 
 @cache
@@ -199,7 +199,7 @@ def curvature_of_the_composition() -> Iterator[Found]:
     general = sympy.diff(BETA * composed(x) + TILDE, R, 2)
     curved = sympy.diff(composed(S), S, 2).subs(S, x).doit() / BETA
     yield printed(best.vanishing_error(general - curved))
-    for (one, other), t in itertools.product(itertools.permutations(TABLE_6, 2), POINTS):
+    for (one, other), t in itertools.product(itertools.permutations(TABLES[6], 2), POINTS):
         c, s = best.case(one), slope_of(one)(t)
         step = 1e-2 * min(1.0, abs(c.high - s), abs(s - c.low))
         low, middle, high = (slope_of(other)(c.inverse(s + k * step)) for k in (-1, 0, 1))
@@ -209,6 +209,6 @@ def curvature_of_the_composition() -> Iterator[Found]:
 @words("EMA-eq139-140+curvature")
 def pairs_of_both_signs() -> dict[str, Any]:
     """Pairs of table 6 of which the curvature changes its sign."""
-    pairs = itertools.permutations(TABLE_6, 2)
+    pairs = itertools.permutations(TABLES[6], 2)
     mixed = [x for x in pairs if len({turn(*x, t) for t in POINTS}) > 1]
     return {"pairs": [f"{one} to {other}" for one, other in mixed]}

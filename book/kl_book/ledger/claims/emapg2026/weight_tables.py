@@ -18,7 +18,7 @@ from kl_book.ledger.claims.ground.divergences import (
     unequal,
 )
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.printed import ALPHA, TABLE_9, TABLES, Printed
+from kl_book.ledger.claims.ground.printed_forms import TABLES, Printed, alpha_row
 from kl_book.ledger.claims.ground.sums import exact, field, ref_ratio
 from kl_book.ledger.claims.ground.targets import target, targets
 from kl_book.ledger.claims.ground.worlds import two_policies
@@ -74,7 +74,7 @@ claim_rows(
 def mislabeled(names: tuple[str, str]) -> Iterator[Found]:
     """A row of table 9 whose weight is right and whose label is that of the other KL."""
     name, right = names
-    row = TABLE_9[name]
+    row = TABLES[9][name]
     yield from weight(row, target_first=False)
     yield from label(row, NAMED[name], target_first=False)
     yield from weight(row, target_first=False, form="corrected")
@@ -106,9 +106,9 @@ def alpha(row: tuple[int, sympy.Expr, sympy.Expr]) -> Iterator[Found]:
     """The alpha row at several alpha; near -1 and 1 it tends to a KL's weight, up to a constant."""
     table, at_minus_one, at_one = row
     for x in ("-3", "-1/2", "0", "1/2", "3"):
-        yield from weight(ALPHA[table](sympy.nsimplify(x)), target_first=table == 10)
+        yield from weight(alpha_row(table, sympy.nsimplify(x)), target_first=table == 10)
     a = sympy.Symbol("a")
-    general = ALPHA[table](a).in_w
+    general = alpha_row(table, a).in_w
     for end, limit in ((-1, at_minus_one), (1, at_one)):
         yield printed(unequal(sympy.limit(general - general.subs(W, 1), a, end), limit))
 

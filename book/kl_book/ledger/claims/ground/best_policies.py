@@ -17,7 +17,7 @@ import torch
 
 from kl_book.ledger.claims.ground.divergences import as_function
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
-from kl_book.ledger.claims.ground.printed_optima import BETA, LAMBDA, TABLE_6, Form, R, S, alpha_6
+from kl_book.ledger.claims.ground.printed_forms import BETA, LAMBDA, TABLES, Form, R, S, alpha_row
 from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
 from kl_companion.divergences import T
@@ -44,7 +44,7 @@ class BestPolicyCase(NamedTuple):
 @cache
 def case(name: str) -> BestPolicyCase:
     """A row of table 6, or ``"alpha = a"``."""
-    form = TABLE_6[name] if name in TABLE_6 else alpha_6(sympy.nsimplify(name.partition("= ")[2]))
+    form = TABLES[6].get(name) or alpha_row(6, sympy.nsimplify(name.partition("= ")[2]))
     slope = sympy.diff(form.f, T)
     return BestPolicyCase(
         form,
@@ -59,7 +59,7 @@ def case(name: str) -> BestPolicyCase:
 
 def cases() -> dict[str, BestPolicyCase]:
     """The rows of table 6 and the alpha row at several alpha."""
-    return {name: case(name) for name in (*TABLE_6, *(f"alpha = {a}" for a in ALPHAS))}
+    return {name: case(name) for name in (*TABLES[6], *(f"alpha = {a}" for a in ALPHAS))}
 
 
 @cache

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, less, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, less, numbers, observed, printed, rises, same
 from kl_book.ledger.claims.ground import rpg_losses as rpg
 from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, Bounds, branching_loss
 from kl_book.ledger.claims.ground.errors import apart, relative
@@ -17,6 +16,7 @@ from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, each_divergence, normalized
 from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import bandits, three_policies
+from kl_companion.tabular import Problem
 
 WIDER = Bounds(0.5, 2.0, 3.0)
 
@@ -30,116 +30,102 @@ def _branching(bounds: Bounds, divergence: str) -> Loss:
     return loss
 
 
-def _with_a_penalty(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """Algorithm 2 with beta k3(pi_old / pi) as its C_KL."""
-    return branching_loss(logp, w, r, BETA * (1 / w - 1 + w.log()), WIDE)
-
-
-@claim("RPG-alg2")
-def gradient_of_algorithm_two() -> Iterator[Found]:
+@claim("RPG-alg2", over=each_divergence)
+def gradient_of_algorithm_two(case: tuple[str, OldMeasure]) -> Iterator[Found]:
     """-wA' score inside the bounds and none outside; with wide bounds the exact gradient of all four."""
-    for divergence, x in each_divergence():
-        by_hand = -x.w * rpg.advantage(x, divergence) * (1 - rpg.closed(x, divergence))
-        yield same(x.slope(_branching(PAPER, divergence)), x.scored(by_hand))
-        yield printed(x.loss_error(_branching(WIDE, divergence), divergence))
-    wrong = [relative(-x.grad(_with_a_penalty), x.d_objective("URKL")) for x in normalized()]
-    yield numbers(most_wrong=max(wrong))
+    divergence, x = case
+    by_hand = -x.w * rpg.advantage(x, divergence) * (1 - rpg.closed(x, divergence))
+    yield same(x.slope(_branching(PAPER, divergence)), x.scored(by_hand))
+    yield printed(x.loss_error(_branching(WIDE, divergence), divergence))
+
+    def with_a_penalty(logp: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        return branching_loss(logp, w, r, BETA * (1 / w - 1 + w.log()), WIDE)  # k3(pi_old / pi) as C_KL
+
+    if x.mass == 1:
+        yield observed(wrong=relative(-x.grad(with_a_penalty), x.d_objective("URKL")))
 
 
 @claim("RPG-alg2-branches")
 def the_branches_are_those_of_the_dual_clip() -> Iterator[Found]:
     """Sample by sample algorithm 2 has the gradient of the dual-clip loss with A' held fixed."""
+    closed = 0.0
     for divergence, x in each_divergence():
-        clipped = rpg.surrogate_loss(PAPER, stopped=True, divergence=divergence)
-        yield same(x.slope(_branching(PAPER, divergence)), x.slope(clipped))
-        plain = rpg.surrogate_loss(WIDE, stopped=True, divergence=divergence)
-        yield printed(x.loss_error(plain, divergence))
-    yield less(
-        0.0, sum(float(rpg.closed(x, divergence).sum()) for divergence, x in each_divergence()), by=1.0
-    )
-
-
-@claim("RPG-G1-RKL")
-def the_clipped_loss_of_the_reverse_kl() -> Iterator[Found]:
-    """With A_RKL attached and nothing clipped, the expected gradient is that of the reverse KL objective."""
-    for x in normalized():
-        attached, fixed = (
-            x.slope(rpg.surrogate_loss(WIDE, stopped=stopped, divergence="RKL")) for stopped in (False, True)
+        clipped, plain = (
+            rpg.surrogate_loss(bounds, stopped=True, divergence=divergence) for bounds in (PAPER, WIDE)
         )
-        yield same(x.E(attached), -x.d_objective("RKL"))
-        yield same(x.E(fixed), -x.d_objective("RKL"))
-        yield same(attached, fixed + x.scored(BETA * x.w))
-    yield numbers(largest=max(float(x.scored(BETA * x.w).abs().max()) for x in normalized()))
+        yield same(x.slope(_branching(PAPER, divergence)), x.slope(clipped))
+        yield printed(x.loss_error(plain, divergence))
+        closed += float(rpg.closed(x, divergence).sum())
+    yield less(0.0, closed, by=1.0)
 
 
-def _line_26(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """The example of algorithm 1 for the reverse KL."""
-    return w * (-(r - rpg.BASELINE) + BETA * w.log())
-
-
-def _line_27(_: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """-wA with the A of line 12."""
-    return -w * ((r - rpg.BASELINE) - BETA * (w.log() + 1))
+@claim("RPG-G1-RKL", over=normalized)
+def the_clipped_loss_of_the_reverse_kl(x: OldMeasure) -> Iterator[Found]:
+    """With A_RKL attached and nothing clipped, the expected gradient is that of the reverse KL objective."""
+    attached, fixed = (
+        x.slope(rpg.surrogate_loss(WIDE, stopped=stopped, divergence="RKL")) for stopped in (False, True)
+    )
+    more = x.scored(BETA * x.w)
+    yield same(x.E(attached), -x.d_objective("RKL"))
+    yield same(x.E(fixed), -x.d_objective("RKL"))
+    yield same(attached, fixed + more)
+    yield observed(more.abs().max())
 
 
 @claim("RPG-alg1-noclip")
 def the_example_is_not_what_its_line_computes() -> Iterator[Found]:
-    """-wA with the A of line 12 is w(-(R - b) + beta(log w + 1)): beta w more than the example."""
+    """-wA with the A of line 12 is w(-(R - b) + beta(log w + 1)): beta w more than the example, line 26."""
+    forms: tuple[Loss, Loss] = (
+        lambda _, w, r: -w * ((r - rpg.BASELINE) - BETA * (w.log() + 1)),
+        lambda _, w, r: w * (-(r - rpg.BASELINE) + BETA * w.log()),
+    )
     excess = []
     for x in normalized():
-        line, example = (x.losses(loss, x.logp) for loss in (_line_27, _line_26))
+        line, example = (x.losses(loss, x.logp) for loss in forms)
         excess.append(apart(line, example))
         yield printed(excess[-1])
         yield same(line, x.w * (-(x.R - rpg.BASELINE) + BETA * (x.log_w + 1)), "corrected")
-        for loss in (_line_27, _line_26):  # both have the expected gradient of the reverse KL objective
+        for loss in forms:  # both have the expected gradient of the reverse KL objective
             yield same(x.grad(loss), -x.d_objective("RKL"), "corrected")
     yield numbers(largest=max(excess), beta=BETA, with_small_beta=1e-4 * max(excess) / BETA)
 
 
-@claim("RPG-6-bias")
-def a_clip_trades_variance_for_bias() -> Iterator[Found]:
+@claim("RPG-6-bias", over=rpg.clipped_worlds)
+def a_clip_trades_variance_for_bias(x: OldMeasure) -> Iterator[Found]:
     """In every world where it closes the variance falls and the mean moves; wide bounds do neither."""
-    saved, moved = [], []
-    for x in rpg.clipped_worlds():
-        samples = [x.slope(rpg.surrogate_loss(bounds, stopped=True)) for bounds in (PAPER, WIDER, WIDE)]
-        spreads = [x.var(sample) for sample in samples]
-        biases = [relative(-x.E(sample), x.d_objective("URKL")) for sample in samples]
-        yield less(spreads[0], spreads[-1])
-        yield less(0.0, biases[0])
-        yield same(biases[-1], 0.0)
-        for narrower, wider in pairwise(spreads):
-            yield less(narrower, wider, by=0.0)
-        saved.append(1 - spreads[0] / spreads[-1])
-        moved.append(biases[0])
-    yield numbers(worlds=len(saved), least_saved=min(saved), most_saved=max(saved))
-    yield numbers(least_moved=min(moved), most_moved=max(moved))
+    samples = [x.slope(rpg.surrogate_loss(bounds, stopped=True)) for bounds in (PAPER, WIDER, WIDE)]
+    spreads = [x.var(sample) for sample in samples]
+    biases = [relative(-x.E(sample), x.d_objective("URKL")) for sample in samples]
+    yield less(spreads[0], spreads[-1])
+    yield less(0.0, biases[0])
+    yield same(biases[-1], 0.0)
+    yield rises(spreads, by=0.0)
+    yield observed(saved=1 - spreads[0] / spreads[-1], moved=biases[0])
 
 
 CYCLES = 200
 
 
-@claim("RPG-5-iterref")
-def a_renewed_reference_bounds_steps_and_not_the_way() -> Iterator[Found]:
+@claim("RPG-5-iterref", over=lambda: bandits()[3:])
+def a_renewed_reference_bounds_steps_and_not_the_way(problem: Problem) -> Iterator[Found]:
     """Each cycle moves at most (gain in reward)/beta in KL; after n cycles the coefficient is beta / n."""
-    missing = []
-    for problem in bandits()[3:]:
-        start, rewards = problem.ref_logits.log_softmax(-1), problem.rewards
-        old = start
-        for cycle in range(3):
-            new = (old + rewards / BETA).log_softmax(-1)
-            x = OldMeasure(problem._replace(logits=new, behavior_logits=old))
-            kl = x.divergence("RKL")
-            yield same(x.d_objective("RKL"), 0.0)
-            yield less(kl, float((new.exp() - old.exp()) @ rewards) / BETA, by=0.0)
-            value = float(x.logp.exp() @ rewards) - BETA * kl
-            yield same(value, BETA * torch.logsumexp(old + rewards / BETA, -1))
-            yield same(new, (start + (cycle + 1) * rewards / BETA).log_softmax(-1))
-            old = new
-        fixed, renewed = (float((start + n * rewards / BETA).softmax(-1) @ rewards) for n in (1, CYCLES))
-        yield less(fixed, renewed)
-        yield less(float(rewards.max()) - renewed, 1e-3, by=0.0)
-        missing.append(float(rewards.max()) - fixed)
-    yield numbers(most_missing=max(missing), cycles=CYCLES)
+    start, rewards = problem.ref_logits.log_softmax(-1), problem.rewards
+    old = start
+    for cycle in range(3):
+        new = (old + rewards / BETA).log_softmax(-1)
+        x = OldMeasure(problem._replace(logits=new, behavior_logits=old))
+        kl = x.divergence("RKL")
+        yield same(x.d_objective("RKL"), 0.0)
+        yield less(kl, float((new.exp() - old.exp()) @ rewards) / BETA, by=0.0)
+        value = float(x.logp.exp() @ rewards) - BETA * kl
+        yield same(value, BETA * torch.logsumexp(old + rewards / BETA, -1))
+        yield same(new, (start + (cycle + 1) * rewards / BETA).log_softmax(-1))
+        old = new
+    fixed, renewed = (float((start + n * rewards / BETA).softmax(-1) @ rewards) for n in (1, CYCLES))
+    yield less(fixed, renewed)
+    yield less(float(rewards.max()) - renewed, 1e-3, by=0.0)
+    yield observed(missing=float(rewards.max()) - fixed)
+    yield numbers(cycles=CYCLES)
 
 
 # the mean reward as a baseline

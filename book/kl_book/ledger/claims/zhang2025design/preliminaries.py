@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, same
+from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, observed, printed, same
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.off_policy import average, times_score
 from kl_book.ledger.claims.ground.positions import equal_policies
@@ -18,7 +18,7 @@ from kl_book.ledger.claims.ground.sequences import longer_trees, sum_from_here
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.updates import every_token, regularized_gradient, shaped, token_field
 from kl_book.ledger.claims.ground.world import Enumeration, each
-from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
+from kl_book.ledger.claims.ground.worlds import all_worlds, worlds
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -43,33 +43,26 @@ def _step_rewards(problem: Problem) -> torch.Tensor:
     return (1.7 * place + 1).sin() * problem.completion_mask
 
 
-def _discounted(problem: Problem, discount: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Powers of the discount factor, [length], and the return from every token on, [count, length]."""
+def _update_and_gradient(
+    problem: Problem, discount: float, *, power: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The update of the discounted return, with the power of the discount or without, and its gradient."""
     powers = discount ** torch.arange(problem.rows.shape[1], dtype=torch.float64)
-    return powers, sum_from_here(powers * _step_rewards(problem)) / powers
-
-
-def _without_the_power(problem: Problem, discount: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The printed update and the exact gradient of the discounted return, [rows, vocab] each."""
-    powers, to_go = _discounted(problem, discount)
-    total = (powers * _step_rewards(problem)).sum(-1)
+    rewards = powers * _step_rewards(problem)
+    to_go = sum_from_here(rewards) if power else sum_from_here(rewards) / powers
+    total = rewards.sum(-1)
     return token_field(problem, to_go), exact(lambda p, _: p.exp() @ total, problem)[1]
 
 
-@claim("RPG-2-reinforce")
-def the_power_of_the_discount_factor_is_missing() -> Iterator[Found]:
+@claim("RPG-2-reinforce", over=longer_trees)
+def the_power_of_the_discount_factor_is_missing(problem: Problem) -> Iterator[Found]:
     """Each term of the sum needs the factor gamma^t; without it the update is not the gradient of J."""
-    shares, mild = [], []
-    for problem in longer_trees():
-        update, target = _without_the_power(problem, DISCOUNT)
-        powers, to_go = _discounted(problem, DISCOUNT)
-        shares.append(relative(update, target))
-        yield printed(shares[-1])
-        yield same(token_field(problem, powers * to_go), target, "corrected")
-        yield same(*_without_the_power(problem, 1.0), "inside")
-        mild.append(relative(*_without_the_power(problem, 0.99)))
-    yield numbers(discount=DISCOUNT, least=min(shares), most=max(shares), most_mild=max(mild))
-    yield numbers(token=LONG, factor=0.999**-LONG)
+    share, mild = (relative(*_update_and_gradient(problem, x, power=False)) for x in (DISCOUNT, 0.99))
+    yield printed(share)
+    yield same(*_update_and_gradient(problem, DISCOUNT, power=True), "corrected")
+    yield same(*_update_and_gradient(problem, 1.0, power=False), "inside")
+    yield observed(share, mild=mild)
+    yield numbers(discount=DISCOUNT, token=LONG, factor=0.999**-LONG)
 
 
 @claim("RPG-2.1-kl")
@@ -164,23 +157,20 @@ def forward_kl_forces_no_zero() -> Iterator[Found]:
         yield less(seeking.smaller, 0.01, "corrected", by=0.0)
         yield less(seeking.gap, covering.gap, "corrected")
     covering, seeking = _best_bumps(SHARES[0])
-    yield numbers(
-        rare=SECOND, forward=float(forward_kl(policy, second)), reverse=float(reverse_kl(policy, second))
-    )
+    yield numbers(rare=SECOND, forward=forward_kl(policy, second), reverse=reverse_kl(policy, second))
     yield numbers(larger=SHARES[0], smaller=1 - SHARES[0], covering=covering.gap, seeking=seeking.gap)
 
 
-@claim("RPG-2.1-shaping")
-def the_kl_can_be_put_into_the_reward() -> Iterator[Found]:
+@claim("RPG-2.1-shaping", over=all_worlds)
+def the_kl_can_be_put_into_the_reward(problem: Problem) -> Iterator[Found]:
     """With r - beta log-ratio as a constant, the score-function update is the gradient of E[R] - beta KL."""
-    stale = []
-    for problem in worlds():
+    target = regularized_gradient(problem, BETA)
+    if problem.behavior_logits is None:
         to_go = every_token(problem, problem.rewards) - BETA * sum_from_here(terms(problem).log_ratio)
-        yield same(token_field(problem, to_go), regularized_gradient(problem, BETA))
-    for problem in sampled_elsewhere():
-        target = regularized_gradient(problem, BETA)
-        yield same(average(times_score(shaped(problem, BETA), problem), problem), target)
-        of_the_sampler = problem.token_logp(problem.sampled_from).sum(-1) - terms(problem).ref_logp.sum(-1)
-        update = average(times_score(problem.rewards - BETA * of_the_sampler, problem), problem)
-        stale.append(relative(update, target))
-    yield numbers(least=min(stale), most=max(stale), beta=BETA)
+        yield same(token_field(problem, to_go), target)
+        return
+    yield same(average(times_score(shaped(problem, BETA), problem), problem), target)
+    of_the_sampler = problem.token_logp(problem.sampled_from).sum(-1) - terms(problem).ref_logp.sum(-1)
+    update = average(times_score(problem.rewards - BETA * of_the_sampler, problem), problem)
+    yield observed(relative(update, target))
+    yield numbers(beta=BETA)

@@ -42,21 +42,11 @@ def unnormalized_reverse(logp: torch.Tensor, log_old: torch.Tensor) -> torch.Ten
     return reverse_kl(logp, log_old) + log_old.exp().sum() - logp.exp().sum()
 
 
-def normalized_forward(logp: torch.Tensor, log_old: torch.Tensor) -> torch.Tensor:
-    """KL(pi_old / Z || pi)."""
-    return forward_kl(logp, log_old.log_softmax(-1))
-
-
-def normalized_reverse(logp: torch.Tensor, log_old: torch.Tensor) -> torch.Tensor:
-    """KL(pi || pi_old / Z)."""
-    return reverse_kl(logp, log_old.log_softmax(-1))
-
-
 DIVERGENCES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "UFKL": unnormalized_forward,
     "URKL": unnormalized_reverse,
-    "FKL": normalized_forward,
-    "RKL": normalized_reverse,
+    "FKL": lambda logp, log_old: forward_kl(logp, log_old.log_softmax(-1)),  # KL(pi_old / Z || pi)
+    "RKL": lambda logp, log_old: reverse_kl(logp, log_old.log_softmax(-1)),  # KL(pi || pi_old / Z)
 }
 
 
@@ -182,17 +172,11 @@ def measured(masses: tuple[float, ...] = MASSES) -> tuple[OldMeasure, ...]:
     return tuple(OldMeasure(p, z) for p in sampled_elsewhere() for z in masses)
 
 
-@cache
 def normalized() -> tuple[OldMeasure, ...]:
     """The same worlds with an old measure of mass 1."""
     return measured((1.0,))
 
 
-def worlds_of(divergence: str) -> tuple[OldMeasure, ...]:
-    """Old measures of several masses for the unnormalized divergences, distributions for the others."""
-    return measured() if divergence.startswith("U") else normalized()
-
-
 def each_divergence(*names: str) -> list[tuple[str, OldMeasure]]:
-    """Some divergences, all by default, with each of their worlds."""
-    return [(name, world) for name in names or DIVERGENCES for world in worlds_of(name)]
+    """Some divergences, all by default, each with its worlds: of several masses where not normalized."""
+    return [(d, x) for d in names or DIVERGENCES for x in (measured() if d.startswith("U") else normalized())]

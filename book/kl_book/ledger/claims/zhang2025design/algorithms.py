@@ -9,10 +9,10 @@ import torch
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, less, numbers, observed, printed, rises, same
 from kl_book.ledger.claims.ground import rpg_losses as rpg
-from kl_book.ledger.claims.ground.dual_clip import PAPER, WIDE, Bounds, branching_loss
 from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
+from kl_book.ledger.claims.ground.rpg_losses import PAPER, WIDE, Bounds, branching_loss
 from kl_book.ledger.claims.ground.unnormalized import BETA, Loss, OldMeasure, each_divergence, normalized
 from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import bandits, three_policies

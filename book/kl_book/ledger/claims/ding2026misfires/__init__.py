@@ -4,5 +4,4 @@ from kl_book.ledger.claims.ding2026misfires import (  # noqa: F401 - a section r
     appendices,
     calibration,
     residues,
-    sampling,
 )

@@ -7,12 +7,22 @@ from collections.abc import Iterator
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, rises, same
+from kl_book.ledger.claims.comparisons import (
+    Found,
+    at_most,
+    differs,
+    less,
+    numbers,
+    observed,
+    printed,
+    rises,
+    same,
+)
 from kl_book.ledger.claims.ground.calibration import AnswerGroups, every_group, k3_slopes, mean_drift, stale
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.groups import groups
 from kl_book.ledger.claims.ground.sequences import token_kls
-from kl_book.ledger.claims.ground.sums import exact, terms
+from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, trees, worlds
 from kl_companion.estimators import get_estimator
@@ -62,32 +72,29 @@ def the_kl_remains_at_clipped_tokens() -> Iterator[Found]:
     yield numbers(size=SIZE, most=max(shares))
 
 
-@claim("ZCPO-F2")
-def reward_gradients_cancel_at_a_shared_token() -> Iterator[Found]:
+@claim("ZCPO-F2", over=lambda: (p._replace(behavior_logits=None) for p in stale() if p.rows.shape[1] > 1))
+def reward_gradients_cancel_at_a_shared_token(problem: Problem) -> Iterator[Found]:
     """At the first token that a group shares they add up to 0; the KL's add up to n times that of one."""
-    for problem in (p._replace(behavior_logits=None) for p in stale() if p.rows.shape[1] > 1):
-        g = every_group(problem, SIZE)  # at the sampler itself: every gate is open
-        g = g.where(g.one_start & ~(g.answers == g.answers[:, :1]).all(-1) & (g.advantage.abs().sum(-1) > 0))
-        slopes, kl = g.slopes(g.advantage)[..., 0], BETA * g.k3[..., 0]
-        yield same(slopes.sum(-1), 0.0)
-        yield same(kl.sum(-1), SIZE * BETA * _by_hand(g)[:, 0, 0])
-        yield less(0.0, float(kl.sum(-1).abs().min()))
-        yield less(0.0, float(slopes.abs().amax(-1).min()))
+    g = every_group(problem, SIZE)  # at the sampler itself: every gate is open
+    g = g.where(g.one_start & ~(g.answers == g.answers[:, :1]).all(-1) & (g.advantage.abs().sum(-1) > 0))
+    slopes, kl = g.slopes(g.advantage)[..., 0], BETA * g.k3[..., 0]
+    yield same(slopes.sum(-1), 0.0)
+    yield same(kl.sum(-1), SIZE * BETA * _by_hand(g)[:, 0, 0])
+    yield less(0.0, float(kl.sum(-1).abs().min()))
+    yield less(0.0, float(slopes.abs().amax(-1).min()))
 
 
-@claim("ZCPO-F3")
-def groups_with_equal_rewards_follow_the_kl() -> Iterator[Found]:
+@claim("ZCPO-F3", over=_groups)
+def groups_with_equal_rewards_follow_the_kl(g: AnswerGroups) -> Iterator[Found]:
     """Every advantage is 0, and the gradient is the KL's."""
-    chance = []
-    for g in _groups():
-        chance.append(float(groups(g.problem, SIZE)[0][g.equal].sum()))
-        g = g.where(g.equal)
-        slopes = g.slopes(g.advantage)
-        yield same(g.advantage, 0.0)
-        yield same(slopes, 0.0)
-        yield same(slopes + BETA * g.k3, BETA * _by_hand(g))
-        yield differs(g.contributions(slopes + BETA * g.k3).sum((1, 2)), 0.0)
-    yield numbers(least=min(chance), most=max(chance), size=SIZE)
+    yield observed(groups(g.problem, SIZE)[0][g.equal].sum())
+    g = g.where(g.equal)
+    slopes = g.slopes(g.advantage)
+    yield same(g.advantage, 0.0)
+    yield same(slopes, 0.0)
+    yield same(slopes + BETA * g.k3, BETA * _by_hand(g))
+    yield differs(g.contributions(slopes + BETA * g.k3).sum((1, 2)), 0.0)
+    yield numbers(size=SIZE)
 
 
 @claim("ZCPO-F6-k3grad", over=worlds)
@@ -100,16 +107,14 @@ def derivative_of_k3(problem: Problem) -> Iterator[Found]:
 STEP = 1e-3
 
 
-@claim("ZCPO-F6-pull")
-def a_step_against_k3_goes_to_the_reference() -> Iterator[Found]:
+@claim("ZCPO-F6-pull", over=each(bandits))
+def a_step_against_k3_goes_to_the_reference(w: Enumeration) -> Iterator[Found]:
     """A step of one token's own loss brings its log-prob nearer to the reference, and not beyond."""
-    for problem in bandits():
-        t = terms(problem)
-        logits = problem.logits[0] - STEP * k3_slopes(problem) * t.scores[:, 0, 0]
-        before, after = t.log_ratio[:, 0], logits.log_softmax(-1).diagonal() - t.ref_logp[:, 0]
-        yield at_most(after.abs(), before.abs())
-        yield at_most(0.0, before * after)
-        yield less(0.0, float((before - after).abs().min()), by=1e-12)
+    logits = w.problem.logits[0] - STEP * k3_slopes(w.problem) * w.t.scores[:, 0, 0]
+    before, after = w.t.log_ratio[:, 0], logits.log_softmax(-1).diagonal() - w.t.ref_logp[:, 0]
+    yield at_most(after.abs(), before.abs())
+    yield at_most(0.0, before * after)
+    yield less(0.0, float((before - after).abs().min()), by=1e-12)
     yield numbers(step=STEP)
 
 
@@ -158,15 +163,14 @@ def _ending() -> list[Problem]:
     return [p for p in trees() if len(lengths(p).unique()) > 1]
 
 
-@claim("ZCPO-F4-penalty")
-def longer_answers_have_larger_sums() -> Iterator[Found]:
+@claim("ZCPO-F4-penalty", over=lambda: (even_tree(), *trees()))
+def longer_answers_have_larger_sums(problem: Problem) -> Iterator[Found]:
     """The KL of a position is never negative; where all are alike, the sum is their number times one."""
-    problem = even_tree()
-    of_a_token = kl_of_a_token(problem)
-    yield same(token_kls(problem, problem.logits).sum(-1), of_a_token * lengths(problem))
-    yield less(0.0, of_a_token)
-    for other in trees():
-        yield at_most(0.0, token_kls(other, other.logits))
+    along = token_kls(problem, problem.logits)
+    yield at_most(0.0, along)
+    if (problem.logits == problem.logits[:1]).all():
+        yield same(along.sum(-1), kl_of_a_token(problem) * lengths(problem))
+        yield less(0.0, kl_of_a_token(problem))
 
 
 @claim("ZCPO-4-length", over=lambda: [even_tree()])
@@ -185,30 +189,24 @@ def a_kl_loss_moves_the_length_at_the_stop(w: Enumeration) -> Iterator[Found]:
     yield differs((step * by_score).sum(), 0.0)
 
 
-def _cost(w: Enumeration, logp: torch.Tensor, extra: float) -> torch.Tensor:
-    """k3 plus a constant of every token, [count, length]."""
-    return (get_estimator("k3").fn(logp, w.t.ref_logp) + extra) * w.problem.completion_mask
+def _gradients(w: Enumeration, extra: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Expected gradient of sum_t (k3_t + extra), differentiated in the loss or put into the reward.
 
-
-def _in_the_loss(w: Enumeration, extra: float) -> torch.Tensor:
-    """Mean gradient of sum_t (k3_t + extra), differentiated token by token, [rows, vocab]."""
+    Both [rows, vocab].
+    """
     leaf = w.t.logp.clone().requires_grad_()
-    (slopes,) = torch.autograd.grad(_cost(w, leaf, extra).sum(), leaf)
-    return w.E(w.tokens(slopes))
+    cost = (get_estimator("k3").fn(leaf, w.t.ref_logp) + extra) * w.problem.completion_mask
+    (slopes,) = torch.autograd.grad(cost.sum(), leaf)
+    return w.E(w.tokens(slopes)), w.Es(cost.detach().sum(-1))
 
 
-def _in_the_reward(w: Enumeration, extra: float) -> torch.Tensor:
-    """E[score times sum_t (k3_t + extra)]: the same sum in the reward, [rows, vocab]."""
-    return w.Es(_cost(w, w.t.logp, extra).sum(-1))
-
-
-@claim("ZCPO-F4")
-def a_differentiated_kl_does_not_see_its_growth() -> Iterator[Found]:
+@claim("ZCPO-F4", over=each(_ending))
+def a_differentiated_kl_does_not_see_its_growth(w: Enumeration) -> Iterator[Found]:
     """More nats per token leave the gradient of the loss as it is; in the reward they shorten answers."""
-    for w in each(_ending)():
-        target = COST * length_gradient(w.problem)
-        yield printed(relative(_in_the_loss(w, COST) - _in_the_loss(w, 0.0), target))
-        yield same(_in_the_reward(w, COST) - _in_the_reward(w, 0.0), target, "corrected")
+    target = COST * length_gradient(w.problem)
+    in_loss, in_reward = (a - b for a, b in zip(_gradients(w, COST), _gradients(w, 0.0), strict=True))
+    yield printed(relative(in_loss, target))
+    yield same(in_reward, target, "corrected")
     yield numbers(tokens=float(lengths(_ending()[0]).max()), cost=COST)
 
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 
 from kl_book.ledger.claims.ground.groups import centered, groups, standardized_or_zero
-from kl_book.ledger.claims.ground.sequences import token_kls
+from kl_book.ledger.claims.ground.sequences import ratios, token_kls
 from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.updates import binary, graded_trees
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
-from kl_companion.tabular.groups import group_update
 
 CLIP = 0.2
 
@@ -26,11 +25,6 @@ CLIP = 0.2
 def stale() -> tuple[Problem, ...]:
     """Bandits of 3 and 6 arms and trees with rewards 0 and 1, sampled by an older policy."""
     return tuple(binary(p) for p in sampled_elsewhere() if len(p.sequences) > 2)
-
-
-def token_ratios(problem: Problem) -> torch.Tensor:
-    """Policy over sampler of every token, 1 outside the mask, [count, length]."""
-    return (terms(problem).logp - problem.token_logp(problem.sampled_from)).exp()
 
 
 def surrogate_slopes(problem: Problem, index: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
@@ -77,11 +71,6 @@ def calibrated(rewards: torch.Tensor, drift: torch.Tensor, beta: float) -> torch
     return (reward - beta * centered(drift, "mean")).where(active, 0.0)
 
 
-def calibrated_update(problem: Problem, drift: torch.Tensor, beta: float) -> torch.Tensor:
-    """Expected update of groups of three, from the drift of every sequence [count], [rows, vocab]."""
-    return group_update(lambda i: calibrated(problem.rewards[i], drift[i], beta), problem, 3)
-
-
 class AnswerGroups(NamedTuple):
     """Groups of answers of one world; ``n`` is their size, ``length`` that of the longest answer.
 
@@ -109,6 +98,16 @@ class AnswerGroups(NamedTuple):
         return mean_drift(self.problem)[self.answers]
 
     @property
+    def left(self) -> torch.Tensor:
+        """Rewards less the mean of their group, [groups, n]."""
+        return centered(self.rewards, "mean")
+
+    @property
+    def pull(self) -> torch.Tensor:
+        """Drifts less the mean of their group, [groups, n]."""
+        return centered(self.drift, "mean")
+
+    @property
     def mask(self) -> torch.Tensor:
         """1 on tokens, [groups, n, length]."""
         return self.problem.completion_mask[self.answers]
@@ -116,7 +115,7 @@ class AnswerGroups(NamedTuple):
     @property
     def ratio(self) -> torch.Tensor:
         """Policy over sampler of every token, [groups, n, length]."""
-        return token_ratios(self.problem)[self.answers]
+        return ratios(self.problem)[self.answers]
 
     @property
     def log_ratio(self) -> torch.Tensor:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.ground.calibration import token_ratios
 from kl_book.ledger.claims.ground.errors import violation
+from kl_book.ledger.claims.ground.sequences import ratios
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.updates import every_token
 from kl_book.ledger.claims.ground.world import Enumeration
@@ -61,7 +61,7 @@ class Engines(Enumeration):
     @property
     def ratio(self) -> torch.Tensor:
         """Policy over sampler of every token, 1 outside the mask, [count, length]."""
-        return token_ratios(self.problem)
+        return ratios(self.problem)
 
     @property
     def older_ratio(self) -> torch.Tensor:

@@ -43,25 +43,25 @@ def _step_rewards(problem: Problem) -> torch.Tensor:
     return (1.7 * place + 1).sin() * problem.completion_mask
 
 
-def _update_and_gradient(
-    problem: Problem, discount: float, *, power: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The update of the discounted return, with the power of the discount or without, and its gradient."""
+def _discounted(problem: Problem, discount: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Powers of the discount, the return from every token on, and the exact gradient of the return."""
     powers = discount ** torch.arange(problem.rows.shape[1], dtype=torch.float64)
     rewards = powers * _step_rewards(problem)
-    to_go = sum_from_here(rewards) if power else sum_from_here(rewards) / powers
     total = rewards.sum(-1)
-    return token_field(problem, to_go), exact(lambda p, _: p.exp() @ total, problem)[1]
+    return powers, sum_from_here(rewards) / powers, exact(lambda p, _: p.exp() @ total, problem)[1]
 
 
 @claim("RPG-2-reinforce", over=longer_trees)
 def the_power_of_the_discount_factor_is_missing(problem: Problem) -> Iterator[Found]:
     """Each term of the sum needs the factor gamma^t; without it the update is not the gradient of J."""
-    share, mild = (relative(*_update_and_gradient(problem, x, power=False)) for x in (DISCOUNT, 0.99))
+    powers, to_go, target = _discounted(problem, DISCOUNT)
+    share = relative(token_field(problem, to_go), target)
     yield printed(share)
-    yield same(*_update_and_gradient(problem, DISCOUNT, power=True), "corrected")
-    yield same(*_update_and_gradient(problem, 1.0, power=False), "inside")
-    yield observed(share, mild=mild)
+    yield same(token_field(problem, powers * to_go), target, "corrected")
+    _, undiscounted, target = _discounted(problem, 1.0)
+    yield same(token_field(problem, undiscounted), target, "inside")
+    _, mild, target = _discounted(problem, 0.99)
+    yield observed(share, mild=relative(token_field(problem, mild), target))
     yield numbers(discount=DISCOUNT, token=LONG, factor=0.999**-LONG)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from kl_book.ledger.claims.ground.best_policies import Objective
 from kl_book.ledger.claims.ground.groups import groups, ordered, standardized_or_zero
-from kl_book.ledger.claims.ground.preferences import expected_preference
+from kl_book.ledger.claims.ground.preferences import RandomRewards, certain
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean
 from kl_book.ledger.claims.ground.world import Enumeration
 
@@ -34,8 +34,7 @@ def clipped(ratio: torch.Tensor, epsilon: float) -> torch.Tensor:
 def group_rewards(
     new: torch.Tensor,
     old: torch.Tensor,
-    levels: torch.Tensor,
-    chances: torch.Tensor,
+    rewards: RandomRewards,
     size: int,
     epsilon: float | None = None,
 ) -> torch.Tensor:
@@ -44,15 +43,14 @@ def group_rewards(
     Args:
         new: pi_theta of every answer, [count]; may carry a gradient.
         old: pi_old, [count].
-        levels: Rewards that an answer may get, [count, levels].
-        chances: How likely each is, [count, levels].
+        rewards: Of the answers.
         size: G.
         epsilon: Of the clip; None leaves it out.
     """
-    index = ordered(levels.numel(), size)
-    chance = (old[:, None] * chances).flatten()[index].prod(-1)
-    advantage = standardized_or_zero(levels.flatten()[index])
-    ratio = (new / old)[index // levels.shape[1]]
+    index = ordered(rewards.levels.numel(), size)
+    chance = rewards.drawn(old)[index].prod(-1)
+    advantage = standardized_or_zero(rewards.levels.flatten()[index])
+    ratio = (new / old)[index // rewards.levels.shape[1]]
     weighted = ratio * advantage
     if epsilon is not None:
         weighted = torch.minimum(weighted, clipped(ratio, epsilon) * advantage)
@@ -70,10 +68,9 @@ def group_penalty(new: torch.Tensor, old: torch.Tensor, ref: torch.Tensor, size:
 
 def printed_objective(w: Enumeration, size: int, beta: float, epsilon: float | None = None) -> Objective:
     """Eq (1) for one context with certain rewards, as a function of pi_theta, [count] to a scalar."""
-    levels = w.R[:, None]
 
     def objective(new: torch.Tensor) -> torch.Tensor:
-        reward = group_rewards(new, w.p, levels, torch.ones_like(levels), size, epsilon)
+        reward = group_rewards(new, w.p, certain(w.R), size, epsilon)
         return reward - beta * group_penalty(new, w.p, w.ref, size)
 
     return objective
@@ -88,7 +85,7 @@ def reward_update(w: Enumeration, size: int, rewards: torch.Tensor) -> torch.Ten
 
 def preference_gradient(w: Enumeration, size: int) -> torch.Tensor:
     """Exact gradient of the expected preference of an answer of the policy, [rows, vocab]."""
-    return policy_mean(w, expected_preference(w.R, w.p, size))[1]
+    return policy_mean(w, certain(w.R).preference(w.p, size))[1]
 
 
 def in_logits(w: Enumeration, slopes: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The preference of an answer over its group: its expected standardized reward, by enumeration.
 
-The other answers of a group are drawn independently from one policy. Rewards are one number per answer,
-[count], or random: several levels per answer, [count, levels], with the chances of each.
+The other answers of a group are drawn independently from one policy.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -29,64 +29,59 @@ def ways_to_draw(kinds: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(counts, dtype=torch.float64), torch.tensor(orders, dtype=torch.float64)
 
 
-def _flat(
-    rewards: torch.Tensor, policy: torch.Tensor, chances: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Levels of all answers in one row, the probability of each, and the chances, [count, levels]."""
-    levels = rewards if rewards.dim() == 2 else rewards[:, None]
-    chances = torch.ones_like(levels) / levels.shape[1] if chances is None else chances
-    return levels.flatten(), (policy[:, None] * chances).flatten(), chances
+class RandomRewards(NamedTuple):
+    """Rewards of ``count`` answers.
 
-
-def expected_preference(
-    rewards: torch.Tensor, policy: torch.Tensor, size: int, chances: torch.Tensor | None = None
-) -> torch.Tensor:
-    """P_G(o | policy) of every answer o: E[A_1 | o_1 = o], the other G - 1 drawn from ``policy``, [count].
-
-    Exact, and differentiable in ``policy``.
-
-    Args:
-        rewards: [count], or levels of random rewards, [count, levels].
-        policy: Probabilities of the answers that fill the group, [count].
-        size: G, at least 2.
-        chances: Of the levels of each answer, [count, levels]; alike where not given.
+    Attributes:
+        levels: Rewards that every answer may get, [count, levels].
+        chances: How likely each of them is, [count, levels].
     """
-    levels, p, chances = _flat(rewards, policy, chances)
-    counts, orders = ways_to_draw(len(levels), size - 1)
-    weight = orders * (p.clamp(min=0.0) ** counts).prod(-1)
-    own = levels[:, None]
-    mean = (own + counts @ levels) / size  # [levels of all, ways]
-    square = ((levels - mean[..., None]).square() * counts).sum(-1) + (own - mean).square()
-    spread = (square / size).sqrt()
-    advantage = ((own - mean) / spread).where(spread > 1e-12, 0.0)
-    return ((advantage @ weight).reshape(chances.shape) * chances).sum(-1)
+
+    levels: torch.Tensor
+    chances: torch.Tensor
+
+    @property
+    def expected(self) -> torch.Tensor:
+        """r(o): the mean of the reward of every answer, [count]."""
+        return (self.levels * self.chances).sum(-1)
+
+    @property
+    def wins(self) -> torch.Tensor:
+        """P(o > o'): how likely the reward of o is larger than that of an independent o', [count, count]."""
+        larger = (self.levels[:, None, :, None] > self.levels[None, :, None, :]).double()
+        return torch.einsum("oplm,ol,pm->op", larger, self.chances, self.chances)
+
+    def drawn(self, policy: torch.Tensor) -> torch.Tensor:
+        """Probability of every level of every answer of a policy, [count * levels]."""
+        return (policy[:, None] * self.chances).flatten()
+
+    def deviation(self, policy: torch.Tensor) -> torch.Tensor:
+        """sigma(policy): the standard deviation of the reward of an answer of a policy, a scalar."""
+        levels, p = self.levels.flatten(), self.drawn(policy)
+        return (p @ (levels - p @ levels).square()).sqrt()
+
+    def preference(self, policy: torch.Tensor, size: int | None) -> torch.Tensor:
+        """P_G(o | policy) of every answer o: E[A_1 | o_1 = o], the other G - 1 of ``policy``, [count].
+
+        Exact, and differentiable in ``policy``.
+
+        Args:
+            policy: Probabilities of the answers that fill the group, [count].
+            size: G, at least 2; None is the limit of large groups, (r(o) - E r) / sigma(policy).
+        """
+        if size is None:
+            return (self.expected - policy @ self.expected) / self.deviation(policy)
+        levels, p = self.levels.flatten(), self.drawn(policy)
+        counts, orders = ways_to_draw(len(levels), size - 1)
+        weight = orders * (p.clamp(min=0.0) ** counts).prod(-1)
+        own = levels[:, None]
+        mean = (own + counts @ levels) / size  # [levels of all, ways]
+        square = ((levels - mean[..., None]).square() * counts).sum(-1) + (own - mean).square()
+        spread = (square / size).sqrt()
+        advantage = ((own - mean) / spread).where(spread > 1e-12, 0.0)
+        return ((advantage @ weight).reshape(self.chances.shape) * self.chances).sum(-1)
 
 
-def expected_reward(rewards: torch.Tensor, chances: torch.Tensor | None = None) -> torch.Tensor:
-    """r(o): the mean of the reward of every answer, [count]."""
-    levels, _, chances = _flat(rewards, torch.ones(len(rewards), dtype=rewards.dtype), chances)
-    return (levels.reshape(chances.shape) * chances).sum(-1)
-
-
-def reward_deviation(
-    rewards: torch.Tensor, policy: torch.Tensor, chances: torch.Tensor | None = None
-) -> torch.Tensor:
-    """sigma(policy): the standard deviation of the reward of an answer drawn from ``policy``, a scalar."""
-    levels, p, _ = _flat(rewards, policy, chances)
-    return (p @ (levels - p @ levels).square()).sqrt()
-
-
-def large_group_preference(
-    rewards: torch.Tensor, policy: torch.Tensor, chances: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The limit of `expected_preference` for large groups: (r(o) - E r) / sigma(policy), [count]."""
-    expected = expected_reward(rewards, chances)
-    return (expected - policy @ expected) / reward_deviation(rewards, policy, chances)
-
-
-def win_rates(rewards: torch.Tensor, chances: torch.Tensor | None = None) -> torch.Tensor:
-    """P(o > o'): the chance that the reward of o is larger than that of an independent o', [count, count]."""
-    levels, _, chances = _flat(rewards, torch.ones(len(rewards), dtype=rewards.dtype), chances)
-    of = levels.reshape(chances.shape)
-    larger = (of[:, None, :, None] > of[None, :, None, :]).double()
-    return torch.einsum("oplm,ol,pm->op", larger, chances, chances)
+def certain(rewards: torch.Tensor) -> RandomRewards:
+    """One reward per answer, [count]."""
+    return RandomRewards(rewards[:, None], torch.ones_like(rewards)[:, None])

@@ -17,13 +17,7 @@ import torch
 from kl_book.ledger.claims.ground.best_policies import reference as answers_of_the_reference
 from kl_book.ledger.claims.ground.best_policies import true_reference
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
-from kl_book.ledger.claims.ground.preferences import (
-    expected_preference,
-    expected_reward,
-    large_group_preference,
-    reward_deviation,
-    win_rates,
-)
+from kl_book.ledger.claims.ground.preferences import RandomRewards
 from kl_book.ledger.claims.ground.worlds import two_policies
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
@@ -58,14 +52,19 @@ class Question(NamedTuple):
         return answers_of_the_reference(_world(self.reference))
 
     @property
+    def rewards(self) -> RandomRewards:
+        """Rewards that every answer may get, and how likely each of them is."""
+        return _rewards(self.levels, self.chances)
+
+    @property
     def r(self) -> torch.Tensor:
         """Expected reward of every answer, [count]."""
-        return expected_reward(*levels_and_chances(self))
+        return self.rewards.expected
 
     @property
     def margins(self) -> torch.Tensor:
         """P(o > o') - P(o' > o) of all pairs of answers, [count, count]."""
-        wins = win_rates(*levels_and_chances(self))
+        wins = self.rewards.wins
         return wins - wins.T
 
     @property
@@ -73,22 +72,14 @@ class Question(NamedTuple):
         """The margin of the first answer over the second."""
         return float(self.margins[0, 1])
 
-    def sigma(self, policy: torch.Tensor) -> torch.Tensor:
-        """Standard deviation of the reward of an answer of a policy, a scalar."""
-        levels, chances = levels_and_chances(self)
-        return reward_deviation(levels, policy, chances)
-
     def noise(self, policy: torch.Tensor) -> float:
-        """`sigma` over the difference of the expected rewards of two answers."""
+        """Deviation of the reward over the difference of the expected rewards of two answers."""
         a, b = self.r.tolist()
-        return float(self.sigma(policy)) / (a - b)
+        return float(self.rewards.deviation(policy)) / (a - b)
 
     def preference(self, sampler: torch.Tensor) -> torch.Tensor:
         """P_G(o | sampler) of every answer, [count]."""
-        levels, chances = levels_and_chances(self)
-        if self.size is None:
-            return large_group_preference(levels, sampler, chances)
-        return expected_preference(levels, sampler, self.size, chances)
+        return self.rewards.preference(sampler, self.size)
 
     def objective(self, policy: torch.Tensor, sampler: torch.Tensor) -> torch.Tensor:
         """J(policy | q) with groups from ``sampler``; answers that are never sampled have no penalty.
@@ -157,9 +148,8 @@ def _world(reference: tuple[float, ...]) -> Problem:
 
 
 @cache
-def levels_and_chances(q: Question) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rewards that every answer may get, and how likely each of them is, both [count, levels]."""
-    return tuple(torch.tensor(x, dtype=torch.float64) for x in (q.levels, q.chances))  # type: ignore[return-value]
+def _rewards(levels: Levels, chances: Levels) -> RandomRewards:
+    return RandomRewards(*(torch.tensor(x, dtype=torch.float64) for x in (levels, chances)))
 
 
 @cache

@@ -23,7 +23,7 @@ from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, levels_and_chances
+from kl_book.ledger.claims.ground.stationary_policies import Question, Reward
 from kl_book.ledger.claims.ground.sums import variance
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
@@ -93,7 +93,7 @@ def the_mean_preference_in_large_groups() -> Iterator[Found]:
     for w, q in _sampled(None)():
         mean, (a, b) = policy_mean(w, q.preference(w.p))[0], q.r
         error = apart(mean, _printed_gain(w.pi, w.p))
-        yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.sigma(w.p), "corrected")
+        yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.rewards.deviation(w.p), "corrected")
         yield inside(error) if len(q.levels[0]) == 1 else printed(error)
     new = ab.with_odds(1.0)
     gain = float((new - EVEN) @ ab.pair(0.3, 1.0, ab.CHECKED, None).preference(EVEN))
@@ -105,7 +105,7 @@ def the_mean_preference_in_large_groups() -> Iterator[Found]:
 def the_variance_of_the_reward() -> Iterator[Found]:
     """The printed variance is that of the expected rewards; random rewards add their own."""
     for w, q in _sampled(None)():
-        levels, chances = levels_and_chances(q)
+        levels, chances = q.rewards
         total = variance((w.p[:, None] * chances).flatten(), levels.flatten())
         own = w.E((levels - q.r[:, None]).square().mul(chances).sum(-1))
         between = (q.r[0] - q.r[1]).square() * w.p[0] * w.p[1]
@@ -114,7 +114,7 @@ def the_variance_of_the_reward() -> Iterator[Found]:
         if len(q.levels[0]) == 1:
             yield same(total, between, "inside")
     q = ab.pair(0.3, 1.0, ab.CHECKED, None)
-    yield numbers(variance=q.sigma(EVEN) ** 2, between=(q.r[0] - q.r[1]) ** 2 * EVEN[0] * EVEN[1])
+    yield numbers(variance=q.rewards.deviation(EVEN) ** 2, between=(q.r[0] - q.r[1]) ** 2 * EVEN[0] * EVEN[1])
 
 
 @claim("VY-eq19", over=lambda: ab.pairs(ab.CERTAIN, size=None))

@@ -12,7 +12,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, num
 from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.preferences import expected_preference
+from kl_book.ledger.claims.ground.preferences import certain
 from kl_book.ledger.claims.ground.stationary_policies import question, right_or_wrong, stationary
 from kl_book.ledger.claims.ground.two_answers import answer_a, eq14, pair
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
@@ -31,7 +31,7 @@ def the_reference_is_scaled_by_the_preference(case: tuple[Enumeration, tuple[flo
     w = start.replace(logits=policy.log()[None])
     slopes = simplex_slopes(grpo.printed_objective(w, size, beta), w.pi)
     yield same(slopes, slopes.mean())
-    x = expected_preference(w.R, w.pi, size)
+    x = certain(w.R).preference(w.pi, size)
     x = (x - w.pi @ x) / beta
     scale = w.pi / w.ref
     yield same(grpo.in_logits(w, beta * x - beta * (1 - 1 / scale)), 0.0)

@@ -13,7 +13,7 @@ from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground import worlds
 from kl_book.ledger.claims.ground.best_policies import Objective, simplex_slopes
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.preferences import expected_preference
+from kl_book.ledger.claims.ground.preferences import certain
 from kl_book.ledger.claims.ground.sums import reverse_kl
 from kl_book.ledger.claims.ground.world import Enumeration, each
 
@@ -83,7 +83,7 @@ def the_objective_in_two_parts(w: Enumeration) -> Iterator[Found]:
     cost = grpo.exact_in_policy(w, _kl_0(w))[0]
     for size in (2, 3):
         value = grpo.printed_objective(w, size, BETA, EPSILON if near else None)(w.pi)
-        gain = grpo.policy_mean(w, expected_preference(w.R, w.p, size))[0]
+        gain = grpo.policy_mean(w, certain(w.R).preference(w.p, size))[0]
         yield same(value, gain - BETA * cost)
 
 

@@ -161,7 +161,7 @@ FALLS = 0.7  # an error of 1/G halves where G doubles
 def _residual(q: Question) -> float:
     """By how much a stationary policy of finite groups misses (13)."""
     policy = ab.stationary_pair(q) if len(q.reference) == 2 else stationary(q)
-    lead = (q.r - policy @ q.r) / (q.beta * q.sigma(policy))
+    lead = (q.r - policy @ q.r) / (q.beta * q.rewards.deviation(policy))
     return apart((1 - lead) * policy, q.ref)
 
 

@@ -18,8 +18,8 @@ from kl_book.ledger.claims.comparisons import Form, Found, corrected, differs, i
 from kl_book.ledger.claims.ground.errors import apart, relative
 from kl_book.ledger.claims.ground.estimates import k4, k5
 from kl_book.ledger.claims.ground.positions import importance_weighted, moments
-from kl_book.ledger.claims.ground.rollouts import SIZES, expected_sum, group, rollouts, two_answers
-from kl_book.ledger.claims.ground.sequences import loss_gradient, partial_gradient, ratios, surrogate_gradient
+from kl_book.ledger.claims.ground.rollouts import SIZES, group, rollouts, two_answers
+from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.sums import exact, field, terms
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, trees
@@ -111,7 +111,7 @@ def masks_and_ppo() -> Iterator[Found]:
 
 def _summed(problem: Problem, beta: float, weight: torch.Tensor | float = 1.0) -> torch.Tensor:
     """Expected gradient of -sum_n weight A log pi_n + beta sum_n KL_n; ``weight`` is per answer, [count]."""
-    return beta * partial_gradient(problem) - field(problem.rewards * weight, problem)
+    return beta * Enumeration(problem).partial() - field(problem.rewards * weight, problem)
 
 
 def _misfit(problem: Problem, strength: float) -> float:
@@ -152,7 +152,7 @@ def moments_of_the_group(w: Enumeration) -> Iterator[Found]:
         yield same(g.expect(g.value), w.E(w.R))
         square = (g.reward - g.value).square().sum(-1) / (size - 1)
         yield same(g.expect(square), w.E(w.R**2) - w.E(w.R) ** 2)
-        yield same(expected_sum(g.reward - g.value, w.problem, g) / size, (1 - 1 / size) * w.d_reward)
+        yield same(g.sum(g.reward - g.value) / size, (1 - 1 / size) * w.d_reward)
 
 
 @claim("EMA-alg3+group", over=each(rollouts))
@@ -160,7 +160,7 @@ def advantages_of_a_prompt(w: Enumeration) -> Iterator[Found]:
     """From N = 2 on the gradient with A = R - V is that of E[R], up to the factor 1 - 1/N."""
     for size in SIZES:
         g = group(w.problem, size)
-        yield same(expected_sum(g.reward - g.value, w.problem, g) / (size - 1), w.d_reward)
+        yield same(g.sum(g.reward - g.value) / (size - 1), w.d_reward)
 
 
 @words("EMA-alg3+group")
@@ -184,7 +184,7 @@ def division_by_the_spread(w: Enumeration) -> Iterator[Found]:
         flat = (g.reward == g.reward[:, :1]).all(-1)
         yield same(scaled[~flat].std(-1), 1.0)
         if size == 2:
-            gradient = expected_sum(scaled.where(~flat[:, None], 0.0), w.problem, g) / 2
+            gradient = g.sum(scaled.where(~flat[:, None], 0.0)) / 2
             yield same(gradient, exact(wins, w.problem)[1] / math.sqrt(2))
 
 

@@ -16,7 +16,7 @@ from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, differs, same
 from kl_book.ledger.claims.ground import rollouts
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.rollouts import first_logit, regularized_gradient, two_answers
+from kl_book.ledger.claims.ground.rollouts import first_logit, two_answers
 from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.world import Enumeration, each
@@ -60,8 +60,8 @@ def replayed(start: Problem, inner: int, period: int) -> Iterator[Found]:
     gradients, policies, anchors = run(start, iterations=4, inner=inner, period=period)
     theta = start.logits
     for step, gradient in enumerate(gradients):
-        world = start._replace(logits=theta, ref_logits=anchors[step // inner])
-        yield same(gradient, regularized_gradient(world, BETA))
+        w = Enumeration(start._replace(logits=theta, ref_logits=anchors[step // inner]))
+        yield same(gradient, BETA * w.d_kl - w.d_reward)
         theta = theta - RATE * gradient
     yield same(theta, policies[-1])
     average = start.logits
@@ -96,7 +96,7 @@ def step_from_the_optimum() -> dict[str, Any]:
 def step_of_the_loop(w: Enumeration) -> Iterator[Found]:
     """theta - alpha grad L is alpha (grad E[R] - beta grad KL) on average, and rests at the optimum."""
     for beta in (0.1, 1.0):
-        yield same(loop_gradient(w.problem, beta), regularized_gradient(w.problem, beta))
+        yield same(loop_gradient(w.problem, beta), beta * w.d_kl - w.d_reward)
         yield same(loop_gradient(at_optimum(w.problem, beta), beta), 0.0)
 
 
@@ -126,7 +126,7 @@ def second_step_and_the_true_gradient() -> dict[str, Any]:
     """The first logit's entry of each."""
     world = _second_step()
     step = first_logit(-loop_gradient(world, 0.0))
-    return {"step": step, "true": first_logit(rollouts.reward_gradient(world))}
+    return {"step": step, "true": first_logit(Enumeration(world).d_reward)}
 
 
 def _after_three_steps(start: Problem) -> tuple[Enumeration, Enumeration]:
@@ -140,7 +140,7 @@ def _after_three_steps(start: Problem) -> tuple[Enumeration, Enumeration]:
 def which_anchor(w: Enumeration) -> Iterator[Found]:
     """The KL of line 18 is to the moving anchor; to the fixed pi_ref it is another step."""
     moving, fixed = _after_three_steps(w.problem)
-    right = regularized_gradient(moving.problem, BETA)
+    right = BETA * moving.d_kl - moving.d_reward
     yield same(loop_gradient(fixed.problem), right, by=relative)
     yield same(loop_gradient(moving.problem), right, "inside")
     yield differs(moving.problem.ref_logits, w.problem.logits, "inside")

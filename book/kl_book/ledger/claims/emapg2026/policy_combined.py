@@ -12,7 +12,7 @@ from kl_book.ledger.claims.comparisons import Found, numbers, rises, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k5
-from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each
 
 InGroups = tuple[Enumeration, sampled.Group]
 
@@ -42,7 +42,7 @@ def gradient_of_k5(w: Enumeration) -> Iterator[Found]:
     yield same(w.Es(-ratio), w.d_target_forward)
 
 
-@claim("EMA-J3+softmax", over=in_groups(sampled.rollouts, sizes=(*sampled.SIZES, 4)))
+@claim("EMA-J3+softmax", over=sampled.in_groups(sampled.rollouts, sizes=(*sampled.SIZES, 4)))
 def softmax_over_the_group(x: InGroups) -> Iterator[Found]:
     """-(1/N) sum s_i w_i with the Z of eq (143) is -sum s_i softmax_i in every group; biased at finite N."""
     w, g = x
@@ -51,7 +51,7 @@ def softmax_over_the_group(x: InGroups) -> Iterator[Found]:
     yield rises(biases(w)[::-1])
 
 
-@claim("EMA-J3-mean", over=in_groups(sampled.rollouts))
+@claim("EMA-J3-mean", over=sampled.in_groups(sampled.rollouts))
 def batched_form(x: InGroups) -> Iterator[Found]:
     """The line above has -sum; the batched form has the mean, and no minus."""
     w, g = x
@@ -71,7 +71,7 @@ def regression_on_rewards() -> Iterator[Found]:
     )
 
 
-@claim("EMA-eq149", over=in_groups(sampled.rollouts))
+@claim("EMA-eq149", over=sampled.in_groups(sampled.rollouts))
 def k5_as_rwr(x: InGroups) -> Iterator[Found]:
     """-s softmax of one rollout is 1/N of the gradient; the sum over the group is the mean K5 gradient."""
     w, g = x

@@ -10,7 +10,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, rises, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k1
 from kl_book.ledger.claims.ground.targets import at_optimum
-from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits
 
 
@@ -18,7 +18,7 @@ from kl_book.ledger.claims.ground.worlds import bandits
 def the_optimum_as_a_target() -> Iterator[Found]:
     """KL(pi||pi*) = E[-log w] = log Z - (E[R] - KL(pi||ref)), with gradient grad KL - grad E[R], 0 at pi*."""
     for w in each(sampled.rollouts)():
-        value, gradient = sampled.kl_to_target(w.problem)
+        value, gradient = w.to_target()
         yield same(w.E(w.log_w.exp()), 1.0)
         yield same(-w.E(w.log_w), value)
         yield same(w.log_z - w.E(w.R) + w.kl, value)
@@ -35,8 +35,8 @@ def beta_in_the_rewards(w: Enumeration) -> Iterator[Found]:
     for beta in (0.1, 0.5, 2.0, 10.0):
         scaled = w.replace(rewards=w.R / beta)
         best = Enumeration(at_optimum(scaled.problem)).replace(rewards=w.R)
-        yield same(beta * scaled.d_target, sampled.regularized_gradient(w.problem, beta))
-        yield same(sampled.regularized_gradient(best.problem, beta), 0.0)
+        yield same(beta * scaled.d_target, beta * w.d_kl - w.d_reward)
+        yield same(beta * best.d_kl - best.d_reward, 0.0)
         distances.append(best.kl)
     yield rises(distances[::-1], by=1e-9)
 
@@ -66,7 +66,7 @@ def the_partition_function_of_a_group(w: Enumeration) -> Iterator[Found]:
     yield same(low[-1], best_bound)  # at N = 1 bound and estimate are one
 
 
-@claim("EMA-eq145", over=in_groups(sampled.rollouts))
+@claim("EMA-eq145", over=sampled.in_groups(sampled.rollouts))
 def value_and_kl_as_expectations(x: tuple[Enumeration, sampled.Group]) -> Iterator[Found]:
     """Eq (144) is V - KL of the group's own means; with their expectations it is another number."""
     w, g = x

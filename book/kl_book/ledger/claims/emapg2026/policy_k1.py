@@ -13,7 +13,7 @@ from kl_book.ledger.claims.comparisons import Found, same
 from kl_book.ledger.claims.ground import rollouts as sampled
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import k1, k3
-from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import bandit
 
 InGroups = tuple[Enumeration, sampled.Group]
@@ -30,7 +30,7 @@ def gradient_of_k1(w: Enumeration) -> Iterator[Found]:
     yield same(w.Es(claimed), -w.d_reward, "corrected")
 
 
-@claim("EMA-J1-sign", over=in_groups(sampled.rollouts))
+@claim("EMA-J1-sign", over=sampled.in_groups(sampled.rollouts))
 def sign_of_the_aggregate_kl(x: InGroups) -> Iterator[Found]:
     """-(R - V + KL) s holds KL with a minus, and without the own log-ratio its mean points away."""
     w, g = x
@@ -42,7 +42,7 @@ def sign_of_the_aggregate_kl(x: InGroups) -> Iterator[Found]:
     yield same(whole, (g.size - 1) * (w.d_kl - w.d_reward), "corrected")
 
 
-@claim("EMA-lemJ.1", over=in_groups(sampled.rollouts))
+@claim("EMA-lemJ.1", over=sampled.in_groups(sampled.rollouts))
 def lemma_of_the_regularizer(x: InGroups) -> Iterator[Found]:
     """E[sum_j s_j KL] = grad KL with the group's own mean; with KL as an expectation it is 0."""
     w, g = x
@@ -53,7 +53,7 @@ def lemma_of_the_regularizer(x: InGroups) -> Iterator[Found]:
     yield same(expectation, w.d_kl, by=relative)
 
 
-@claim("EMA-lemJ.1+proof", over=in_groups(sampled.rollouts))
+@claim("EMA-lemJ.1+proof", over=sampled.in_groups(sampled.rollouts))
 def diagonal_and_the_rest(x: InGroups) -> Iterator[Found]:
     """E[s_j l_i] = 0 for i != j, E[s_j l_j] = grad KL, and the double sum is made of these."""
     w, g = x
@@ -66,11 +66,11 @@ def diagonal_and_the_rest(x: InGroups) -> Iterator[Found]:
     yield same(total / g.size, g.sum(g.kl))
 
 
-@claim("EMA-eq147", over=in_groups(sampled.rollouts))
+@claim("EMA-eq147", over=sampled.in_groups(sampled.rollouts))
 def k1_as_regularized_policy_gradient(x: InGroups) -> Iterator[Found]:
     """-(R - V) s + grad KL: what K1 in the reward gives; as a loss K1 gives 0."""
     w, g = x
-    as_loss, box = w.Es(w.at_target(k1)), sampled.eq147(w.problem)
+    as_loss, box = w.Es(w.at_target(k1)), sampled.eq147(w)
     yield same(as_loss, box, by=relative)
     own, with_others = (g.sum(-(g.reward - v)) / g.size for v in (g.value, g.others(g.reward)))
     for form in ("inside", "corrected"):
@@ -80,25 +80,25 @@ def k1_as_regularized_policy_gradient(x: InGroups) -> Iterator[Found]:
         yield same(own, -(1 - 1 / g.size) * w.d_reward, form)
 
 
-@claim("EMA-eq147+sum", over=in_groups(sampled.rollouts))
+@claim("EMA-eq147+sum", over=sampled.in_groups(sampled.rollouts))
 def sum_over_the_group_and_one_rollout(x: InGroups) -> Iterator[Found]:
     """The sum over N rollouts holds N - 1 gradients of the reward and one of the KL: not N times the box."""
     w, g = x
     per_rollout = g.sum(-(g.reward - g.value) + g.kl) / g.size
-    yield same(sampled.eq147(w.problem), per_rollout, by=relative)
+    yield same(sampled.eq147(w), per_rollout, by=relative)
     yield same(per_rollout, w.d_kl / g.size - (1 - 1 / g.size) * w.d_reward, "corrected")
 
 
-@claim("EMA-eq147+ppo", over=in_groups(sampled.rollouts))
+@claim("EMA-eq147+ppo", over=sampled.in_groups(sampled.rollouts))
 def what_ppo_and_grpo_follow(x: InGroups) -> Iterator[Found]:
     """K1 in the reward follows the box; K3 in the loss, as in GRPO, follows the other KL."""
     w, g = x
     penalized = g.reward - g.log_ratio
     ppo = g.sum(-(penalized - g.others(penalized))) / g.size
     grpo = g.sum(-(g.reward - g.value)) / g.size + w.grad(k3)
-    yield same(ppo, sampled.eq147(w.problem), "corrected")
+    yield same(ppo, sampled.eq147(w), "corrected")
     yield same(grpo, w.d_forward - (1 - 1 / g.size) * w.d_reward, "corrected")
-    yield same(grpo, sampled.eq147(w.problem), by=relative)
+    yield same(grpo, sampled.eq147(w), by=relative)
 
 
 @words("EMA-J1-start", "EMA-J1-sign", "EMA-lemJ.1", "EMA-eq147", "EMA-eq147+sum", "EMA-eq147+ppo")
@@ -109,7 +109,7 @@ def two_answers_and_three_bandits() -> dict[str, Any]:
     gradients = {
         "start": w.Es(w.log_z - w.R),
         "target": w.d_target,
-        "box": sampled.eq147(w.problem),
+        "box": sampled.eq147(w),
         "split": three.sum(-(three.reward - three.value) + three.kl) / 3,
         "kl_of_the_pair": pair.sum(pair.kl),
         "minus_kl_of_the_pair": -pair.sum(pair.kl),

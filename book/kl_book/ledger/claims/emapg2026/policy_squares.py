@@ -18,7 +18,7 @@ from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import full_square, k2
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.updates import coordinates
-from kl_book.ledger.claims.ground.world import Enumeration, each, in_groups
+from kl_book.ledger.claims.ground.world import Enumeration, each
 
 InGroups = tuple[Enumeration, sampled.Group]
 
@@ -32,7 +32,7 @@ def gradient_of_k2(w: Enumeration) -> Iterator[Found]:
     yield same(w.Es(half), w.d_target, "corrected")
 
 
-@claim("EMA-J2-expand", over=in_groups(sampled.rollouts))
+@claim("EMA-J2-expand", over=sampled.in_groups(sampled.rollouts))
 def log_z_inside_the_square(x: InGroups) -> Iterator[Found]:
     """log Z is V - KL: the square holds -KL, and its cross term with the score is -2 KL s."""
     w, g = x
@@ -55,7 +55,7 @@ def coefficients(w: Enumeration, g: sampled.Group, log_z: torch.Tensor) -> torch
 def what_the_second_term_does() -> Iterator[Found]:
     """Without it the KL has the weight N/(N - 1) relative to the reward; with it both have 1 - 1/N."""
     lowered = []
-    for w, g in in_groups(*sampled.rollouts()[1:])():  # with two answers the two gradients are parallel
+    for w, g in sampled.in_groups(*sampled.rollouts()[1:])():
         share = 1 - 1 / g.size
         without, with_term = coefficients(w, g, g.value), coefficients(w, g, g.value - g.kl)
         lowered.append(float(with_term[0] <= without[0]))
@@ -68,18 +68,18 @@ def what_the_second_term_does() -> Iterator[Found]:
 def gradient_of_the_square_with_v(w: Enumeration) -> Iterator[Found]:
     """Half of its expected gradient is -(R - V) s + grad KL; printed are the whole and a plus."""
     reward = w.Es(w.R - w.E(w.R))
-    whole, half = (w.Es(sampled.with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    whole, half = (w.Es(sampled.with_mean_reward(f, w)) for f in (full_square, k2))
     yield same(reward + w.d_kl, whole, by=relative)
     yield same(reward + w.d_kl, half, by=relative)
     yield same(half, w.d_kl - reward, "corrected")
     yield same(half, w.d_target, "corrected")
 
 
-@claim("EMA-eq148", over=in_groups(sampled.rollouts))
+@claim("EMA-eq148", over=sampled.in_groups(sampled.rollouts))
 def k2_as_apa(x: InGroups) -> Iterator[Found]:
     """Half the square with V = E[R] has the gradient of KL(pi||pi*); the printed square has twice that."""
     w, g = x
-    whole, half = (w.Es(sampled.with_mean_reward(f, w.problem)) for f in (full_square, k2))
+    whole, half = (w.Es(sampled.with_mean_reward(f, w)) for f in (full_square, k2))
     of_k2 = w.Es(w.at_target(k2))
     own = g.sum(sampled.logp_slope(k2, g.log_ratio, g.reward - g.value)) / g.size
     yield same(whole, of_k2, by=relative)

@@ -64,20 +64,20 @@ def k4_as_k2(w: Enumeration) -> Iterator[Found]:
 
 def row_of_k3(w: Enumeration) -> torch.Tensor:
     """Expected L1 + L5 of the table, [rows, vocab]."""
-    return sampled.eq147(w.problem) + w.Es(-w.log_w.exp())
+    return sampled.eq147(w) + w.Es(-w.log_w.exp())
 
 
 def row_of_k3_plus_plus(w: Enumeration) -> torch.Tensor:
     """Expected L1 + L2 of the table, the square without half and V for log Z, [rows, vocab]."""
-    return sampled.eq147(w.problem) + w.Es(sampled.with_mean_reward(full_square, w.problem))
+    return sampled.eq147(w) + w.Es(sampled.with_mean_reward(full_square, w))
 
 
 @claim("EMA-tab8-K2", over=each(sampled.rollouts))
 def k2_in_the_table(w: Enumeration) -> Iterator[Found]:
     """The expression has a half, the gradient beside it has none."""
     of_k2 = w.Es(w.at_target(k2))
-    yield same(w.Es(sampled.with_mean_reward(full_square, w.problem)), of_k2, by=relative)
-    yield same(w.Es(sampled.with_mean_reward(k2, w.problem)), w.d_target, "corrected")
+    yield same(w.Es(sampled.with_mean_reward(full_square, w)), of_k2, by=relative)
+    yield same(w.Es(sampled.with_mean_reward(k2, w)), w.d_target, "corrected")
     yield same(of_k2, w.d_target, "corrected")
 
 
@@ -106,7 +106,7 @@ def two_answers_and_all_worlds() -> dict[str, Any]:
     w = Enumeration(sampled.two_answers())
     lengths = [float(x.d_target_forward.norm() / row_of_k3(x).norm()) for x in each(sampled.rollouts)()]
     gradients = {
-        "square": w.Es(sampled.with_mean_reward(full_square, w.problem)),
+        "square": w.Es(sampled.with_mean_reward(full_square, w)),
         "forward": w.d_target_forward,
         "target": w.d_target,
         "l1_and_l5": w.Es(l1_and_l5(w)),

@@ -12,20 +12,13 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, corrected, printed, same
-from kl_book.ledger.claims.ground import top_k
+from kl_book.ledger.claims.ground import table_one, top_k
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.off_policy import rho
 from kl_book.ledger.claims.ground.positions import equal_policies, moments, positions, reference_logps_read
 from kl_book.ledger.claims.ground.sums import exact, terms
-from kl_book.ledger.claims.ground.table_one import (
-    TABLE_1,
-    error_of_row,
-    estimators_of_row,
-    memory_error,
-    unbiased_flags,
-)
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, REPAIRED, bias_of_top_k, mass_gradient
 from kl_book.ledger.claims.ground.top_k_pull import at_the_reference, numbers_of_the_pull, stops_at
+from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 from kl_companion.tabular import Problem
 
@@ -55,7 +48,7 @@ def algorithm(x: Case) -> Iterator[Found]:
     """
     split, truth, sign = PUBLISHED[x.direction]
     for problem in sampled_elsewhere()[:6] if x.elsewhere else bandits():
-        ratio, right = rho(problem) if x.elsewhere else None, exact(truth, problem)
+        ratio, right = Enumeration(problem).rho if x.elsewhere else None, exact(truth, problem)
         for chosen in x.sets(problem):
             value, gradient = bias_of_top_k(split, right, chosen, problem, ratio)
             yield same(gradient + right[1], right[1], by=relative)
@@ -111,18 +104,18 @@ def _head_mass(problem: Problem, k: int, direction: str) -> torch.Tensor:
 def top_k_row(direction: str) -> Iterator[Found]:
     """A row of the table: its gradient fails unless k is 0 or V; value, memory and repair do not."""
     name = {"reverse": "TopkReverseKL", "forward": "TopkForwardKL"}[direction]
-    row, (_, truth, sign) = TABLE_1[name], PUBLISHED[direction]
-    yield corrected(error_of_row(name, bregman=True))
+    row, (_, truth, sign) = table_one.TABLE_1[name], PUBLISHED[direction]
+    yield corrected(table_one.error_of_row(name, bregman=True))
     for number, problem in enumerate(positions() + equal_policies()):
         value, gradient = exact(truth, problem)
-        for k, form in enumerate(estimators_of_row(row, problem)):
+        for k, form in enumerate(table_one.estimators_of_row(row, problem)):
             mean, slope = moments(form, problem)
             yield same(mean, value, "corrected")
             yield same(slope - gradient, sign * _head_mass(problem, k, direction), "corrected")
             if number < len(positions()):
                 yield same(slope, gradient, by=relative)
     for problem in positions()[::4]:
-        yield corrected(memory_error(row, problem))
+        yield corrected(table_one.memory_error(row, problem))
 
 
 claim_rows(top_k_row, {"EMA-tab1-TopkR": ["reverse"], "EMA-tab1-TopkF": ["forward"]})
@@ -130,11 +123,11 @@ claim_rows(top_k_row, {"EMA-tab1-TopkR": ["reverse"], "EMA-tab1-TopkF": ["forwar
 
 def _marks(name: str, **options: bool) -> tuple[bool, bool, bool]:
     """The three check marks of a row, computed: value, gradient, overall."""
-    row, several = TABLE_1[name], positions()
-    flags = [unbiased_flags(row, p, **options) for p in several]
+    row, several = table_one.TABLE_1[name], positions()
+    flags = [table_one.unbiased_flags(row, p, **options) for p in several]
     value, gradient = (all(f[i] for f in flags) for i in (0, 1))
     size = several[-1].logits.shape[-1]
-    form = estimators_of_row(row, several[-1], **options)[2 if row.memory == "k" else 0]
+    form = table_one.estimators_of_row(row, several[-1], **options)[2 if row.memory == "k" else 0]
     return value, gradient, value and gradient and reference_logps_read(form, several[-1]) < size
 
 
@@ -144,10 +137,10 @@ def overall_column() -> Iterator[Found]:
 
     def wrong(**options: bool) -> float:
         count = 0
-        for name, row in TABLE_1.items():
+        for name, row in table_one.TABLE_1.items():
             marks = _marks(name, **(options if row.memory == "k" else {}))
             count += marks != (row.value_unbiased, row.gradient_unbiased, row.overall)
-        return count / len(TABLE_1)
+        return count / len(table_one.TABLE_1)
 
     yield printed(wrong())
     yield corrected(wrong(bregman=True))

@@ -7,16 +7,8 @@ from collections.abc import Callable
 import sympy
 import torch
 
+from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.errors import apart, worst
-from kl_book.ledger.claims.ground.sums import (
-    differentiated,
-    exact,
-    forward_kl,
-    mean,
-    reverse_kl,
-    terms,
-    values,
-)
 from kl_companion.divergences import W
 from kl_companion.tabular import Problem
 
@@ -50,8 +42,8 @@ def _with_mixture(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 # what a name stands for, as a function of the log-probs of P and Q
 NAMED: dict[str, Pair] = {
-    "Forward KL": lambda p, q: forward_kl(p, q),
-    "Reverse KL": lambda p, q: reverse_kl(p, q),
+    "Forward KL": lambda p, q: sums.forward_kl(p, q),
+    "Reverse KL": lambda p, q: sums.reverse_kl(p, q),
     "Pearson": lambda p, q: ((p.exp() - q.exp()) ** 2 / q.exp()).sum(-1),
     "Neyman": lambda p, q: ((p.exp() - q.exp()) ** 2 / p.exp()).sum(-1),
     "Squared Hellinger": lambda p, q: 1 - ((p + q) / 2).exp().sum(-1),
@@ -78,12 +70,12 @@ def unequal(one: sympy.Expr, other: sympy.Expr) -> float:
 
 def bias_against(estimator: Pair, truth: Pair, problem: Problem) -> float:
     """Error of "value and gradient of the estimator are those of the divergence"."""
-    t = terms(problem)
-    value, slope = exact(truth, problem)
+    t = sums.terms(problem)
+    value, slope = sums.exact(truth, problem)
     return worst(
         (
-            apart(mean(t.p, values(estimator, problem)), value),
-            apart(mean(t.p, differentiated(estimator, problem)), slope),
+            apart(sums.mean(t.p, sums.values(estimator, problem)), value),
+            apart(sums.mean(t.p, sums.differentiated(estimator, problem)), slope),
         )
     )
 

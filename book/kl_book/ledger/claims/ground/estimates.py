@@ -86,3 +86,10 @@ def detached_forward(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def full_square(logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """(log w)^2, without the half of K2."""
     return (logp - target) ** 2
+
+
+def logp_slope(estimate: Estimate, logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Derivative of an estimate by the policy's log-prob, entry by entry: what multiplies the score."""
+    leaf = logp.detach().clone().requires_grad_()
+    (c,) = torch.autograd.grad(estimate(leaf, target).sum(), leaf)
+    return c

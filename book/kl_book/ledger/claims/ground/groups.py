@@ -35,12 +35,6 @@ def centered(x: torch.Tensor, how: Literal["none", "mean", "leave_one_out"]) -> 
     return x - (total / n if how == "mean" else (total - x) / (n - 1))
 
 
-def vanilla(problem: Problem, baseline: float = 0.0) -> torch.Tensor:
-    """(log-ratio - baseline) times the score of every sequence, [count, rows, vocab]."""
-    t = terms(problem)
-    return (t.log_ratio.sum(-1) - baseline)[:, None, None] * t.score
-
-
 def leave_one_out_gain(problem: Problem, n: int) -> float:
     """n times (variance without a baseline - with leave-one-out), from moments of one draw.
 

@@ -7,9 +7,8 @@ from functools import cache
 import torch
 
 from kl_book.ledger.claims.ground.errors import apart, differs, violation, worst
-from kl_book.ledger.claims.ground.off_policy import average, in_reward
-from kl_book.ledger.claims.ground.spreads import bias_of_value
-from kl_book.ledger.claims.ground.sums import kl_gradient, reverse_kl
+from kl_book.ledger.claims.ground.sums import reverse_kl
+from kl_book.ledger.claims.ground.world import each
 from kl_book.ledger.claims.ground.worlds import all_worlds, arms, worlds
 from kl_companion.tabular import learn
 from kl_companion.theory.optima import optimal_policy
@@ -39,22 +38,22 @@ def lower_mean(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def value_is_unbiased(name: str) -> float:
     """Error of "the mean of the estimate is the KL"."""
-    return worst(abs(bias_of_value(name, p)) for p in worlds())
+    return worst(abs(w.bias(name)) for w in each(worlds)())
 
 
 def value_is_biased(name: str) -> float:
     """Error of "the mean of the estimate is not the KL"."""
-    return worst(differs(bias_of_value(name, p), 0.0, by=1e-9) for p in worlds())
+    return worst(differs(w.bias(name), 0.0, by=1e-9) for w in each(worlds)())
 
 
 def update_is_right(name: str) -> float:
     """Error of "E[rho s k] is grad KL", on- and off-policy."""
-    return worst(apart(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+    return worst(apart(w.E(w.in_reward(name)), w.d_kl) for w in each(all_worlds)())
 
 
 def update_is_wrong(name: str) -> float:
     """Error of "E[rho s k] is not grad KL"."""
-    return worst(differs(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+    return worst(differs(w.E(w.in_reward(name)), w.d_kl) for w in each(all_worlds)())
 
 
 @cache

@@ -8,8 +8,15 @@ import torch
 
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.estimates import Estimate
-from kl_book.ledger.claims.ground.off_policy import half_square
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, ref_ratio, reverse_kl, terms, variance
+from kl_book.ledger.claims.ground.sums import (
+    exact,
+    forward_kl,
+    half_square,
+    ref_ratio,
+    reverse_kl,
+    terms,
+    variance,
+)
 from kl_book.ledger.claims.ground.worlds import bandits, two_policies
 from kl_companion.tabular import Problem, bandit
 

@@ -6,27 +6,21 @@ all groups of N rollouts and compared with gradients of exact objectives.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground.estimates import Estimate
+from kl_book.ledger.claims.ground.estimates import Estimate, logp_slope
 from kl_book.ledger.claims.ground.groups import groups
-from kl_book.ledger.claims.ground.sums import (
-    exact,
-    field,
-    forward_kl,
-    kl_gradient,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-)
+from kl_book.ledger.claims.ground.sums import log_ratio, mean, terms
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import two_policies
 from kl_companion.tabular import Problem, bandit, prefix_tree
 
 SIZES = (2, 3)
+GROUP_SIZE = 8  # rollouts of a prompt, where a finding speaks of practice
 
 
 @cache
@@ -46,41 +40,6 @@ def two_answers() -> Problem:
 def first_logit(x: torch.Tensor) -> float:
     """Entry of the first logit."""
     return float(x.flatten()[0])
-
-
-def log_z(problem: Problem) -> torch.Tensor:
-    """log of sum pi_ref e^R, a scalar."""
-    return (terms(problem).ref_logp.sum(-1) + problem.rewards).logsumexp(0)
-
-
-def log_w(problem: Problem) -> torch.Tensor:
-    """R - l - log Z, [count]."""
-    return problem.rewards - log_ratio(problem) - log_z(problem)
-
-
-def logp_slope(estimate: Estimate, logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Derivative of an estimate by the policy's log-prob, entry by entry: what multiplies the score."""
-    leaf = logp.detach().clone().requires_grad_()
-    (c,) = torch.autograd.grad(estimate(leaf, target).sum(), leaf)
-    return c
-
-
-def slope_at_target(estimate: Estimate, problem: Problem) -> torch.Tensor:
-    """`logp_slope` of an estimate whose reference is pi*, with the exact Z, [count]."""
-    t = terms(problem)
-    return logp_slope(estimate, t.logp.sum(-1), t.ref_logp.sum(-1) + problem.rewards - log_z(problem))
-
-
-def reward_gradient(problem: Problem) -> torch.Tensor:
-    """Gradient of E[R], [rows, vocab]."""
-    return exact(lambda a, b: (a.exp() * problem.rewards).sum(), problem)[1]
-
-
-def kl_to_target(problem: Problem, *, forward: bool = False) -> tuple[float, torch.Tensor]:
-    """KL(policy || pi*), or with its arguments exchanged: value and gradient."""
-    z = log_z(problem)
-    d = forward_kl if forward else reverse_kl
-    return exact(lambda a, b: d(a, b + problem.rewards - z), problem)
 
 
 class Group(NamedTuple):
@@ -125,7 +84,10 @@ class Group(NamedTuple):
 
     def sum(self, c: torch.Tensor) -> torch.Tensor:
         """E[sum over the group of c s], [rows, vocab]; ``c`` broadcasts to [groups, N]."""
-        return expected_sum(c, self.problem, self)
+        weight = (self.chance[:, None] * c).expand(self.drawn.shape).flatten()
+        score = terms(self.problem).score
+        per_sequence = torch.zeros(len(score), dtype=weight.dtype).index_add(0, self.drawn.flatten(), weight)
+        return mean(per_sequence, score)
 
     def others(self, x: torch.Tensor) -> torch.Tensor:
         """Mean of the other rollouts of the group, [groups, N]."""
@@ -138,32 +100,23 @@ def group(problem: Problem, size: int) -> Group:
     return Group(chance, drawn, problem.rewards[drawn], log_ratio(problem)[drawn], problem)
 
 
-def expected_sum(c: torch.Tensor, problem: Problem, g: Group) -> torch.Tensor:
-    """E[sum over the group of c s], [rows, vocab]; ``c`` broadcasts to [groups, N]."""
-    weight = (g.chance[:, None] * c).expand(g.drawn.shape).flatten()
-    score = terms(problem).score
-    per_sequence = torch.zeros(len(score), dtype=weight.dtype).index_add(0, g.drawn.flatten(), weight)
-    return mean(per_sequence, score)
+def in_groups(
+    *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = SIZES
+) -> Callable[[], Iterator[tuple[Enumeration, Group]]]:
+    """What a check is run over: the same worlds, each with all its groups of every size."""
+
+    def every() -> Iterator[tuple[Enumeration, Group]]:
+        for world in each(*problems)():
+            yield from ((world, group(world.problem, size)) for size in sizes)
+
+    return every
 
 
-def expected_reward(problem: Problem) -> torch.Tensor:
-    """V as eq (145) defines it: a number."""
-    return mean(terms(problem).p, problem.rewards)
+def with_mean_reward(estimate: Estimate, w: Enumeration) -> torch.Tensor:
+    """`Enumeration.at_target` with the expected reward V, eq (145), in the place of log Z, [count]."""
+    return logp_slope(estimate, w.l, w.R - w.E(w.R))
 
 
-def with_mean_reward(estimate: Estimate, problem: Problem) -> torch.Tensor:
-    """`slope_at_target` with V in the place of log Z, [count]."""
-    return logp_slope(estimate, log_ratio(problem), problem.rewards - expected_reward(problem))
-
-
-def regularized_gradient(problem: Problem, beta: float = 1.0) -> torch.Tensor:
-    """Gradient of beta KL(policy || reference) - E[R]."""
-    return beta * kl_gradient(problem) - reward_gradient(problem)
-
-
-GROUP_SIZE = 8  # rollouts of a prompt, where a finding speaks of practice
-
-
-def eq147(problem: Problem) -> torch.Tensor:
+def eq147(w: Enumeration) -> torch.Tensor:
     """Expected right side of eq (147): -(R - V) s + grad KL."""
-    return field(-(problem.rewards - expected_reward(problem)), problem) + kl_gradient(problem)
+    return w.Es(-(w.R - w.E(w.R))) + w.d_kl

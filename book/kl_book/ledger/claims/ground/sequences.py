@@ -28,29 +28,11 @@ def sequence_gradients(problem: Problem, baseline: float = 0.0) -> torch.Tensor:
     return token_weighted(problem, total.expand_as(problem.completion_mask))
 
 
-def cumulative_gradients(problem: Problem) -> torch.Tensor:
-    """Each score times the log-ratios from its token on, of every sequence."""
-    return token_weighted(problem, sum_from_here(terms(problem).log_ratio))
-
-
 def token_kls(problem: Problem, logits: torch.Tensor, *, forward: bool = False) -> torch.Tensor:
     """KL of the next-token distributions along every sequence, 0 outside the mask, [count, length]."""
     kl = forward_kl if forward else reverse_kl
     rows = kl(logits.log_softmax(-1), problem.ref_logits.log_softmax(-1))
     return rows[problem.rows] * problem.completion_mask
-
-
-def partial_gradient(
-    problem: Problem, *, forward: bool = False, visits: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Gradient of the expected sum of token KLs with the probabilities of prefixes held fixed.
-
-    ``visits``: Weights of sequences, [count], or of their tokens, [count, length]; by default the sampler's.
-    """
-    theta = problem.logits.detach().clone().requires_grad_()
-    weight = (terms(problem).p if visits is None else visits).reshape(len(problem.sequences), -1)
-    (gradient,) = torch.autograd.grad((weight * token_kls(problem, theta, forward=forward)).sum(), theta)
-    return gradient
 
 
 def ratios(problem: Problem) -> torch.Tensor:

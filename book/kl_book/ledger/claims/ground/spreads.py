@@ -18,11 +18,6 @@ from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
 
 
-def bias_of_value(estimator: str, problem: Problem) -> float:
-    """Expected estimate minus KL(policy || reference)."""
-    return float(mean(terms(problem).p, values(estimator, problem))) - exact(reverse_kl, problem)[0]
-
-
 def value_variance(name: str, problem: Problem) -> float:
     """Variance of the value of an estimate."""
     return variance(terms(problem).p, values(name, problem))

@@ -102,6 +102,11 @@ def forward_kl(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
     return reverse_kl(ref_logp, logp)
 
 
+def half_square(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    """E[k2] under the policy, from the log-probs of all sequences: an objective, to be differentiated."""
+    return (logp.exp() * (logp - ref_logp) ** 2).sum() / 2
+
+
 def exact(
     objective: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], problem: Problem
 ) -> tuple[float, torch.Tensor]:

@@ -10,17 +10,8 @@ from functools import cache
 
 import torch
 
+from kl_book.ledger.claims.ground import sums
 from kl_book.ledger.claims.ground.sequences import sum_from_here, token_weighted
-from kl_book.ledger.claims.ground.sums import (
-    exact,
-    field,
-    kl_gradient,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-    variance,
-)
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 
@@ -66,12 +57,12 @@ def graded_pairs() -> tuple[Problem, ...]:
 
 def population_mean(problem: Problem, x: torch.Tensor) -> float:
     """E[x] of a number per sequence."""
-    return float(mean(terms(problem).p, x))
+    return float(sums.mean(sums.terms(problem).p, x))
 
 
 def deviation(problem: Problem, x: torch.Tensor) -> float:
     """Standard deviation of a number per sequence."""
-    return variance(terms(problem).p, x) ** 0.5
+    return sums.variance(sums.terms(problem).p, x) ** 0.5
 
 
 def standardized(problem: Problem, x: torch.Tensor) -> torch.Tensor:
@@ -81,17 +72,17 @@ def standardized(problem: Problem, x: torch.Tensor) -> torch.Tensor:
 
 def standardized_update(problem: Problem, x: torch.Tensor) -> torch.Tensor:
     """E[(x - E x) / std(x) times the score], [rows, vocab]."""
-    return field(standardized(problem, x), problem)
+    return sums.field(standardized(problem, x), problem)
 
 
 def shaped(problem: Problem, beta: float) -> torch.Tensor:
     """r - beta times the summed log-ratio of every sequence."""
-    return problem.rewards - beta * log_ratio(problem)
+    return problem.rewards - beta * sums.log_ratio(problem)
 
 
 def utility_gradient(problem: Problem, utility: str = "p") -> torch.Tensor:
     """Gradient of a utility of the expected reward, [rows, vocab]."""
-    return exact(lambda p, q: UTILITIES[utility](p.exp() @ problem.rewards), problem)[1]
+    return sums.exact(lambda p, q: UTILITIES[utility](p.exp() @ problem.rewards), problem)[1]
 
 
 def arcsine_gradient(problem: Problem) -> torch.Tensor:
@@ -101,7 +92,7 @@ def arcsine_gradient(problem: Problem) -> torch.Tensor:
 
 def regularized(problem: Problem, beta: float) -> tuple[float, torch.Tensor]:
     """Value and gradient of E[r] - beta KL of whole sequences."""
-    return exact(lambda p, q: p.exp() @ problem.rewards - beta * reverse_kl(p, q), problem)
+    return sums.exact(lambda p, q: p.exp() @ problem.rewards - beta * sums.reverse_kl(p, q), problem)
 
 
 def regularized_gradient(problem: Problem, beta: float) -> torch.Tensor:
@@ -111,7 +102,7 @@ def regularized_gradient(problem: Problem, beta: float) -> torch.Tensor:
 
 def decoupled_gradient(problem: Problem, beta: float) -> torch.Tensor:
     """Gradient of 2 arcsin sqrt p - beta KL of whole sequences."""
-    return arcsine_gradient(problem) - beta * kl_gradient(problem)
+    return arcsine_gradient(problem) - beta * sums.kl_gradient(problem)
 
 
 def slope(utility: str, p: float) -> float:
@@ -131,7 +122,7 @@ def coordinates(update: torch.Tensor, *along: torch.Tensor) -> torch.Tensor:
 
 def token_field(problem: Problem, coefficient: torch.Tensor) -> torch.Tensor:
     """E[sum_t c_t s_t] for coefficients [count, length], [rows, vocab]."""
-    return mean(terms(problem).p, token_weighted(problem, coefficient))
+    return sums.mean(sums.terms(problem).p, token_weighted(problem, coefficient))
 
 
 def every_token(problem: Problem, x: torch.Tensor) -> torch.Tensor:
@@ -141,12 +132,12 @@ def every_token(problem: Problem, x: torch.Tensor) -> torch.Tensor:
 
 def penalties(f: str, problem: Problem) -> torch.Tensor:
     """f(u) of every token, 0 outside the mask, [count, length]."""
-    return GENERATORS[f]((-terms(problem).log_ratio).exp()) * problem.completion_mask
+    return GENERATORS[f]((-sums.terms(problem).log_ratio).exp()) * problem.completion_mask
 
 
 def local_slopes(f: str, problem: Problem) -> torch.Tensor:
     """Derivative of f(u) of every token in its log-prob, by automatic differentiation, [count, length]."""
-    t = terms(problem)
+    t = sums.terms(problem)
     leaf = t.logp.clone().requires_grad_()
     (found,) = torch.autograd.grad(GENERATORS[f]((t.ref_logp - leaf).exp()).sum(), leaf)
     return found * problem.completion_mask
@@ -175,4 +166,4 @@ def row_divergences(f: str, problem: Problem, logits: torch.Tensor) -> torch.Ten
 def visited_divergence(f: str, problem: Problem, logits: torch.Tensor) -> torch.Tensor:
     """Sum over the visited prefixes of their divergence; visits are those of the sampler, held fixed."""
     along = row_divergences(f, problem, logits)[problem.rows] * problem.completion_mask
-    return terms(problem).p @ along.sum(-1)
+    return sums.terms(problem).p @ along.sum(-1)

@@ -7,22 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground import groups, off_policy, rollouts, sequences, worlds
-from kl_book.ledger.claims.ground.estimates import Estimate
-from kl_book.ledger.claims.ground.sums import (
-    Formula,
-    Terms,
-    differentiated,
-    exact,
-    field,
-    forward_kl,
-    log_ratio,
-    mean,
-    reverse_kl,
-    terms,
-    values,
-    variance,
-)
+from kl_book.ledger.claims.ground import sequences, sums, worlds
+from kl_book.ledger.claims.ground.estimates import Estimate, logp_slope
+from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
 
@@ -35,14 +22,14 @@ class Enumeration(NamedTuple):
     problem: Problem
 
     @property
-    def t(self) -> Terms:
+    def t(self) -> sums.Terms:
         """Log-probs and scores of every token of every answer."""
-        return terms(self.problem)
+        return sums.terms(self.problem)
 
     @property
     def p(self) -> torch.Tensor:
         """Probability of being sampled, [count]."""
-        return terms(self.problem).p
+        return sums.terms(self.problem).p
 
     @property
     def pi(self) -> torch.Tensor:
@@ -57,12 +44,12 @@ class Enumeration(NamedTuple):
     @property
     def s(self) -> torch.Tensor:
         """Score of every answer, the gradient of log pi, [count, rows, vocab]."""
-        return terms(self.problem).score
+        return sums.terms(self.problem).score
 
     @property
     def l(self) -> torch.Tensor:  # noqa: E743
         """Log-ratio log pi - log pi_ref of every answer, [count]."""
-        return log_ratio(self.problem)
+        return sums.log_ratio(self.problem)
 
     @property
     def R(self) -> torch.Tensor:
@@ -72,107 +59,121 @@ class Enumeration(NamedTuple):
     @property
     def rho(self) -> torch.Tensor:
         """Policy over sampler of every answer, [count]."""
-        return off_policy.rho(self.problem)
+        return self.pi / self.p
 
     @property
     def kl(self) -> float:
         """KL(pi || pi_ref) of answers."""
-        return exact(reverse_kl, self.problem)[0]
+        return sums.exact(sums.reverse_kl, self.problem)[0]
 
     @property
     def d_kl(self) -> torch.Tensor:
         """Gradient of `kl`, [rows, vocab]."""
-        return exact(reverse_kl, self.problem)[1]
+        return sums.exact(sums.reverse_kl, self.problem)[1]
 
     @property
     def forward(self) -> float:
         """KL(pi_ref || pi) of answers."""
-        return exact(forward_kl, self.problem)[0]
+        return sums.exact(sums.forward_kl, self.problem)[0]
 
     @property
     def d_forward(self) -> torch.Tensor:
         """Gradient of `forward`, [rows, vocab]."""
-        return exact(forward_kl, self.problem)[1]
+        return sums.exact(sums.forward_kl, self.problem)[1]
 
     @property
     def d_square(self) -> torch.Tensor:
         """Gradient of the mean of k2 under the policy, [rows, vocab]."""
-        return exact(off_policy.half_square, self.problem)[1]
+        return sums.exact(sums.half_square, self.problem)[1]
 
     @property
     def d_reward(self) -> torch.Tensor:
         """Gradient of the expected reward, [rows, vocab]."""
-        return rollouts.reward_gradient(self.problem)
+        return sums.exact(lambda p, q: (p.exp() * self.R).sum(), self.problem)[1]
 
     @property
     def log_z(self) -> torch.Tensor:
         """Log of the normalizer of pi_ref e^R."""
-        return rollouts.log_z(self.problem)
+        return (self.t.ref_logp.sum(-1) + self.R).logsumexp(0)
 
     @property
     def log_w(self) -> torch.Tensor:
         """Log of pi* / pi of every answer, where pi* = pi_ref e^R / Z, [count]."""
-        return rollouts.log_w(self.problem)
+        return self.R - self.l - self.log_z
 
     @property
     def d_target(self) -> torch.Tensor:
         """Gradient of KL(pi || pi*), [rows, vocab]."""
-        return rollouts.kl_to_target(self.problem)[1]
+        return self.to_target()[1]
 
     @property
     def d_target_forward(self) -> torch.Tensor:
         """Gradient of KL(pi* || pi), [rows, vocab]."""
-        return rollouts.kl_to_target(self.problem, forward=True)[1]
+        return self.to_target(forward=True)[1]
 
     def at_target(self, estimate: Estimate) -> torch.Tensor:
         """What multiplies the score in the gradient of an estimate with pi* as its reference, [count]."""
-        return rollouts.slope_at_target(estimate, self.problem)
+        t = self.t
+        return logp_slope(estimate, t.logp.sum(-1), t.ref_logp.sum(-1) + self.R - self.log_z)
+
+    def to_target(self, *, forward: bool = False) -> tuple[float, torch.Tensor]:
+        """KL(pi || pi*), or with its arguments exchanged: value and gradient."""
+        z, d = self.log_z, sums.forward_kl if forward else sums.reverse_kl
+        return sums.exact(lambda p, q: d(p, q + self.R - z), self.problem)
 
     def E(self, x: torch.Tensor) -> torch.Tensor:
         """Mean of x [count, ...]."""
-        return mean(self.p, x)
+        return sums.mean(self.p, x)
 
     def Es(self, c: torch.Tensor) -> torch.Tensor:
         """Mean of a coefficient [count] times the score, [rows, vocab]."""
-        return field(c, self.problem)
+        return sums.field(c, self.problem)
 
     def var(self, x: torch.Tensor) -> float:
         """Variance of x [count, ...], summed over all axes but the first."""
-        return variance(self.p, x)
+        return sums.variance(self.p, x)
 
-    def value(self, estimator: Formula) -> torch.Tensor:
+    def value(self, estimator: sums.Formula) -> torch.Tensor:
         """Estimates from whole answers, [count]."""
-        return values(estimator, self.problem)
+        return sums.values(estimator, self.problem)
 
-    def bias(self, estimator: Formula) -> float:
+    def bias(self, estimator: sums.Formula) -> float:
         """Mean of an estimate minus `kl`."""
         return float(self.E(self.value(estimator))) - self.kl
 
-    def slope(self, estimator: Formula, *, per_token: bool = False) -> torch.Tensor:
+    def slope(self, estimator: sums.Formula, *, per_token: bool = False) -> torch.Tensor:
         """Gradient of the estimate of every answer, or of its sum over tokens, [count, rows, vocab]."""
-        return differentiated(estimator, self.problem, per_token=per_token)
+        return sums.differentiated(estimator, self.problem, per_token=per_token)
 
-    def grad(self, estimator: Formula, *, per_token: bool = False) -> torch.Tensor:
+    def grad(self, estimator: sums.Formula, *, per_token: bool = False) -> torch.Tensor:
         """Mean of `slope`: what differentiating the samples gives, [rows, vocab]."""
         return self.E(self.slope(estimator, per_token=per_token))
 
     def in_loss(
-        self, estimator: Formula, ratio: Literal["attached", "detached"] = "attached"
+        self, estimator: sums.Formula, ratio: Literal["attached", "detached"] = "attached"
     ) -> torch.Tensor:
-        """Gradient of rho times the estimate of every answer, [count, rows, vocab]."""
-        return off_policy.in_loss(estimator, self.problem, ratio)
+        """Gradient of rho times the estimate of every answer, [count, rows, vocab].
 
-    def in_reward(self, estimator: Formula) -> torch.Tensor:
+        The sampler is a constant; ``ratio`` says whether the policy in rho carries a gradient.
+        """
+        fn = get_estimator(estimator).fn if isinstance(estimator, str) else estimator
+        leaf = self.t.logp.sum(-1).clone().requires_grad_()
+        weight = (leaf - self.p.log()).exp()
+        x = (weight if ratio == "attached" else weight.detach()) * fn(leaf, self.t.ref_logp.sum(-1))
+        (c,) = torch.autograd.grad(x.sum(), leaf)
+        return c[:, None, None] * self.s
+
+    def in_reward(self, estimator: sums.Formula) -> torch.Tensor:
         """Detached estimate times rho and the score of every answer, [count, rows, vocab]."""
-        return off_policy.in_reward(estimator, self.problem)
+        return self.times_score(self.value(estimator))
 
     def vanilla(self, baseline: float = 0.0) -> torch.Tensor:
         """Log-ratio less a baseline, times the score of every answer, [count, rows, vocab]."""
-        return groups.vanilla(self.problem, baseline)
+        return (self.l - baseline)[:, None, None] * self.s
 
     def times_score(self, c: torch.Tensor) -> torch.Tensor:
         """A coefficient [count] times rho and the score of every answer, [count, rows, vocab]."""
-        return off_policy.times_score(c, self.problem)
+        return (c * self.rho)[:, None, None] * self.s
 
     def tokens(self, c: torch.Tensor) -> torch.Tensor:
         """Coefficients [count, length] times the scores of tokens, summed, [count, rows, vocab]."""
@@ -180,11 +181,17 @@ class Enumeration(NamedTuple):
 
     def cumulative(self) -> torch.Tensor:
         """Scores of tokens times the log-ratios from each token on, summed, [count, rows, vocab]."""
-        return sequences.cumulative_gradients(self.problem)
+        return self.tokens(sequences.sum_from_here(self.t.log_ratio))
 
     def partial(self, *, forward: bool = False, visits: torch.Tensor | None = None) -> torch.Tensor:
-        """Gradient of the sum of token KLs with the probabilities of prefixes held fixed, [rows, vocab]."""
-        return sequences.partial_gradient(self.problem, forward=forward, visits=visits)
+        """Gradient of the sum of token KLs with the probabilities of prefixes held fixed, [rows, vocab].
+
+        ``visits``: Weights of answers, [count], or of tokens, [count, length]; by default the sampler's.
+        """
+        theta = self.problem.logits.detach().clone().requires_grad_()
+        weight = (self.p if visits is None else visits).reshape(len(self.p), -1)
+        along = sequences.token_kls(self.problem, theta, forward=forward)
+        return torch.autograd.grad((weight * along).sum(), theta)[0]
 
     def near(self, bound: float = worlds.BOUND) -> Enumeration:
         """The same world with its policy pulled towards the reference, no log-ratio beyond ``bound``."""
@@ -211,15 +218,3 @@ def two(policy: Sequence[float], reference: Sequence[float]) -> Enumeration:
 
 
 SMALL = two((0.75, 0.25), (0.5, 0.5))  # of worked examples
-
-
-def in_groups(
-    *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = rollouts.SIZES
-) -> Callable[[], Iterator[tuple[Enumeration, rollouts.Group]]]:
-    """What a check is run over: the same worlds, each with all its groups of every size."""
-
-    def every() -> Iterator[tuple[Enumeration, rollouts.Group]]:
-        for world in each(*problems)():
-            yield from ((world, rollouts.group(world.problem, size)) for size in sizes)
-
-    return every

@@ -24,7 +24,7 @@ from kl_book.ledger.claims.comparisons import (
 from kl_book.ledger.claims.ground import spreads, sums
 from kl_book.ledger.claims.ground.errors import apart, excess, hedged
 from kl_book.ledger.claims.ground.learning import value_is_biased, value_is_unbiased
-from kl_book.ledger.claims.ground.off_policy import half_square, share_of_cases
+from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import all_worlds, hedge_bandits, hedge_trees, near, worlds
 from kl_book.ledger.claims.standard import HEDGE_SHARE
@@ -97,12 +97,12 @@ def one_expansion_around_the_reference(w: Enumeration) -> Iterator[Found]:
     """At q = p value and gradient of KL and E_q[k2] are 0, and both Hessians are the Fisher matrix."""
     at = w.replace(logits=w.problem.ref_logits)
     scores = at.slope("k1").flatten(1)
-    for objective in (sums.reverse_kl, half_square):
+    for objective in (sums.reverse_kl, sums.half_square):
         value, gradient = sums.exact(objective, at.problem)
         yield same(value, 0.0)
         yield same(gradient, 0.0)
         yield same(_hessian(objective, at), (at.p[:, None] * scores).T @ scores)
-    yield differs(_hessian(sums.reverse_kl, w), _hessian(half_square, w))
+    yield differs(_hessian(sums.reverse_kl, w), _hessian(sums.half_square, w))
 
 
 @claim("WZ-3.1-lambda", over=each(worlds))

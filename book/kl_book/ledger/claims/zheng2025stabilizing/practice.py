@@ -9,27 +9,10 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, rises, same
+from kl_book.ledger.claims.ground import surrogates
 from kl_book.ledger.claims.ground.errors import relative, turned
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.sums import exact, variance
-from kl_book.ledger.claims.ground.surrogates import (
-    HIGH,
-    LOW,
-    Engines,
-    Surrogate,
-    divided_by_length,
-    exponent,
-    minirl,
-    not_of_order,
-    of_tokens,
-    on_policy,
-    per_length,
-    sampled_by_the_reference,
-    sampled_trees,
-    without_correction,
-    without_the_mask,
-    without_weights,
-)
 from kl_book.ledger.claims.ground.updates import binary
 from kl_book.ledger.claims.ground.worlds import hedge_trees
 
@@ -37,8 +20,8 @@ NEAR = 0.1  # share of the way from sampler to policy
 UPDATES = 8  # mini-batches of a global step
 
 
-@claim("QW-4.1-advantage", over=sampled_trees)
-def rewards_minus_their_mean(w: Engines) -> Iterator[Found]:
+@claim("QW-4.1-advantage", over=surrogates.sampled_trees)
+def rewards_minus_their_mean(w: surrogates.Engines) -> Iterator[Found]:
     """Under the sampler the advantage has mean zero, and the deviation of the rewards is not divided out."""
     sampled, advantage = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp(), w.advantage
     yield same(sampled @ advantage, 0.0)
@@ -46,12 +29,12 @@ def rewards_minus_their_mean(w: Engines) -> Iterator[Found]:
     yield differs(variance(sampled, advantage), 1.0)
 
 
-def _pooled(prompts: list[Engines]) -> float:
+def _pooled(prompts: list[surrogates.Engines]) -> float:
     """Variance of the reward over prompts, all alike likely, and over their answers."""
     return variance(torch.cat([w.p for w in prompts]) / len(prompts), torch.cat([w.R for w in prompts]))
 
 
-def _noise(w: Engines) -> float:
+def _noise(w: surrogates.Engines) -> float:
     """Variance of the gradient of one answer."""
     return w.var(w.R[:, None, None] * w.s)
 
@@ -59,7 +42,7 @@ def _noise(w: Engines) -> float:
 @claim("QW-4.1-variance")
 def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     """A prompt's own variance stays; over prompts the variance of their mean rewards is taken away."""
-    raw = [w.replace(behavior_logits=None) for w in sampled_trees()]
+    raw = [w.replace(behavior_logits=None) for w in surrogates.sampled_trees()]
     centered = [w.with_advantages for w in raw]
     pairs = zip(raw, centered, strict=True)
     yield printed(share_of_cases(abs(a.var(a.R) - w.var(w.R)) < 1e-9 for w, a in pairs))
@@ -68,7 +51,7 @@ def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     yield same(after, sum(w.var(w.R) for w in raw) / len(raw), "inside")
     means = torch.stack([w.E(w.R) for w in raw])
     yield same(before - after, means.var(correction=0), "inside")
-    graded = [Engines(binary(p)) for p in hedge_trees()]
+    graded = [surrogates.Engines(binary(p)) for p in hedge_trees()]
     quieter = sum(_noise(w.with_advantages) < _noise(w) for w in graded)
     yield numbers(prompts=len(raw), before=before, after=after, quieter=quieter, trees=len(graded))
 
@@ -77,36 +60,36 @@ def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
 def the_mask_is_that_of_ppo() -> Iterator[Found]:
     """The derivative of PPO's clipped term is M_t times ratio and advantage, for every token."""
     closed = 0.0
-    for w in sampled_trees():
+    for w in surrogates.sampled_trees():
         mask, a = w.mask, w.advantage[:, None]
         leaf = w.t.logp.clone().requires_grad_()
         ratio = (leaf - w.problem.token_logp(w.problem.ref_logits)).exp()
-        clipped = torch.minimum(ratio * a, ratio.clamp(1 - LOW, 1 + HIGH) * a) * mask
+        clipped = torch.minimum(ratio * a, ratio.clamp(1 - surrogates.LOW, 1 + surrogates.HIGH) * a) * mask
         (slopes,) = torch.autograd.grad(clipped.sum(), leaf)
         yield same(slopes, w.open * w.t.log_ratio.exp() * a * mask)
         closed += float(((w.open == 0) * mask).sum())
     yield less(0.0, closed, by=1.0)
-    yield numbers(low=LOW, high=HIGH)
+    yield numbers(low=surrogates.LOW, high=surrogates.HIGH)
 
 
 @claim("QW-eq7")
 def minirl_has_the_gradient_of_the_surrogate() -> Iterator[Found]:
     """The advantage leaves the gradient of eq (3) as it is; the mask takes out the clipped tokens."""
     shares = []
-    for w in sampled_trees():
-        target, update = (w.gradient(objective) for objective in (of_tokens, minirl))
-        yield same(w.gradient(without_the_mask), target)
+    for w in surrogates.sampled_trees():
+        target, update = (w.gradient(objective) for objective in (surrogates.of_tokens, surrogates.minirl))
+        yield same(w.gradient(surrogates.without_the_mask), target)
         coefficient = w.ratio * w.advantage[:, None]
         yield same(update, target - w.E(w.tokens((1 - w.open) * coefficient)))
         shares.append(relative(update, target))
         # all policies near each other, the older one between the sampler and the target: nothing is clipped
         near = w.towards(NEAR / 2).replace(ref_logits=w.towards(NEAR / 4).problem.logits)
-        yield same(near.gradient(minirl), near.gradient(of_tokens))
+        yield same(near.gradient(surrogates.minirl), near.gradient(surrogates.of_tokens))
     yield numbers(least=min(shares), most=max(shares))
 
 
-@claim("QW-4.2-kl", over=sampled_trees)
-def kl_from_inference_to_training(w: Engines) -> Iterator[Found]:
+@claim("QW-4.2-kl", over=surrogates.sampled_trees)
+def kl_from_inference_to_training(w: surrogates.Engines) -> Iterator[Found]:
     """Added up over the tokens it is the KL of whole answers, from the sampler to the older policy."""
     log_ratio = (w.problem.token_logp(w.problem.sampled_from) - w.t.ref_logp).sum(-1)
     sampler = w.replace(logits=w.problem.sampled_from, behavior_logits=None)
@@ -114,7 +97,7 @@ def kl_from_inference_to_training(w: Engines) -> Iterator[Found]:
     yield differs(w.E(log_ratio), sampler.forward)
 
 
-def _entropy_gap(w: Engines) -> float:
+def _entropy_gap(w: surrogates.Engines) -> float:
     """Summed next-token entropies along answers of the sampler minus the entropy of the policy's answers."""
     logp = w.problem.logits.log_softmax(-1)
     along = -(logp.exp() * logp).sum(-1)[w.problem.rows] * w.mask
@@ -124,11 +107,13 @@ def _entropy_gap(w: Engines) -> float:
 @claim("QW-4.2-entropy")
 def entropy_along_sampled_prefixes() -> Iterator[Found]:
     """Equal to the policy's own where it samples; elsewhere the error is of first order in the distance."""
-    for w in sampled_trees():
+    for w in surrogates.sampled_trees():
         yield same(_entropy_gap(w.towards(0.0)), 0.0)
-        power = exponent(lambda h, w=w: abs(_entropy_gap(w.towards(h))))  # type: ignore[misc]
-        yield same(power, 1, by=not_of_order)
-    yield numbers(share=NEAR, most=max(abs(_entropy_gap(w.towards(NEAR))) for w in sampled_trees()))
+        power = surrogates.exponent(lambda h, w=w: abs(_entropy_gap(w.towards(h))))  # type: ignore[misc]
+        yield same(power, 1, by=surrogates.not_of_order)
+    yield numbers(
+        share=NEAR, most=max(abs(_entropy_gap(w.towards(NEAR))) for w in surrogates.sampled_trees())
+    )
 
 
 @claim("QW-4.2-batches")
@@ -146,10 +131,10 @@ def sizes_of_batches() -> Iterator[Found]:
 def later_updates_are_further_from_the_rollout() -> Iterator[Found]:
     """Eight updates with the answers of one rollout: its KL to the target grows with every update."""
     drift = []
-    for w in sampled_trees():
+    for w in surrogates.sampled_trees():
         w, path = w.one_engine(), [0.0]
         for _ in range(UPDATES):
-            w = w.replace(logits=w.problem.logits + 0.2 * w.gradient(of_tokens))
+            w = w.replace(logits=w.problem.logits + 0.2 * w.gradient(surrogates.of_tokens))
             path.append(w.forward)
         yield rises(path, by=1e-9)
         yield same(path[-1], w.E(-w.l))
@@ -157,51 +142,51 @@ def later_updates_are_further_from_the_rollout() -> Iterator[Found]:
     yield numbers(updates=UPDATES, least=min(drift), most=max(drift))
 
 
-BOTH = (of_tokens, without_weights)
+BOTH = (surrogates.of_tokens, surrogates.without_weights)
 
 
-@claim("QW-4.3-reduces", over=sampled_trees)
-def on_policy_the_weight_is_that_between_engines(w: Engines) -> Iterator[Found]:
+@claim("QW-4.3-reduces", over=surrogates.sampled_trees)
+def on_policy_the_weight_is_that_between_engines(w: surrogates.Engines) -> Iterator[Found]:
     """With the parameters of the rollout no token is clipped, and the weight is constant."""
     here = w.at_the_rollout()
     yield same(here.open, 1.0)
-    yield same(here.at(minirl), here.at(on_policy))
-    yield same(here.gradient(minirl), here.gradient(on_policy))
-    yield differs(here.gradient(on_policy), here.gradient(without_correction))
+    yield same(here.at(surrogates.minirl), here.at(surrogates.on_policy))
+    yield same(here.gradient(surrogates.minirl), here.gradient(surrogates.on_policy))
+    yield differs(here.gradient(surrogates.on_policy), here.gradient(surrogates.without_correction))
     alike = here.replace(behavior_logits=here.problem.ref_logits)
-    yield same(alike.gradient(without_correction), alike.d_reward)
-    yield same(alike.gradient(on_policy), alike.d_reward)
+    yield same(alike.gradient(surrogates.without_correction), alike.d_reward)
+    yield same(alike.gradient(surrogates.on_policy), alike.d_reward)
 
 
 @claim("QW-4.3-lennorm")
 def length_normalization_has_another_gradient() -> Iterator[Found]:
     """With answers of many lengths it is the gradient of E[A / |y|], also where all policies are equal."""
     proportional, angles = [], []
-    for w in sampled_trees():
+    for w in surrogates.sampled_trees():
         here = w.one_engine()
-        update = here.gradient(divided_by_length)
+        update = here.gradient(surrogates.divided_by_length)
         away = turned(update, here.d_reward)
         proportional.append(away < 1e-9)
         if not w.even:
             shorter = here.replace(rewards=here.advantage / here.lengths)
             yield same(update, shorter.d_reward, "inside")
             yield less(0.0, away, "inside")
-            yield same(w.order_of_gradient(per_length), 0, "inside", by=not_of_order)
-            yield same(w.order_of_value(per_length), 1, "inside", by=not_of_order)
+            yield same(w.order_of_gradient(surrogates.per_length), 0, "inside", by=surrogates.not_of_order)
+            yield same(w.order_of_value(surrogates.per_length), 1, "inside", by=surrogates.not_of_order)
             angles.append(away)
     yield printed(share_of_cases(proportional))
     yield numbers(proportional=sum(proportional), trees=len(angles), least=min(angles), most=max(angles))
 
 
-def _with_and_without(w: Engines) -> list[float]:
+def _with_and_without(w: surrogates.Engines) -> list[float]:
     """Relative error of the gradient near the sampler, with the weights of tokens and with none."""
     return [w.with_advantages.towards(NEAR).relative_gap(surrogate) for surrogate in BOTH]
 
 
-def _is_first_order(surrogate: Surrogate, w: Engines) -> bool:
+def _is_first_order(surrogate: surrogates.Surrogate, w: surrogates.Engines) -> bool:
     """Whether value and gradient are off by orders two and one, and the gradient is exact at the sampler."""
-    value = not_of_order(w.with_advantages.order_of_value(surrogate), 2)
-    gradient = not_of_order(w.with_advantages.order_of_gradient(surrogate), 1)
+    value = surrogates.not_of_order(w.with_advantages.order_of_value(surrogate), 2)
+    gradient = surrogates.not_of_order(w.with_advantages.order_of_gradient(surrogate), 1)
     return w.one_engine().with_advantages.gap(surrogate) < 1e-12 and value + gradient == 0
 
 
@@ -209,20 +194,20 @@ def _is_first_order(surrogate: Surrogate, w: Engines) -> bool:
 def an_objective_without_weights_is_of_first_order_as_well() -> Iterator[Found]:
     """log(1 + delta) is delta to first order: both have remainders of order two, both gradients of one."""
     alike = []
-    for w in sampled_trees():
+    for w in surrogates.sampled_trees():
         alike.append(all(_is_first_order(surrogate, w) for surrogate in BOTH))
         w, start = w.with_advantages, w.one_engine().with_advantages
-        yield same(start.gradient(without_weights), start.d_reward, "corrected")
+        yield same(start.gradient(surrogates.without_weights), start.d_reward, "corrected")
         with_weights, without = (w.gradient(surrogate) for surrogate in BOTH)
         lost = w.E(w.tokens((w.ratio - 1) * w.R[:, None]))
         yield same(with_weights - without, lost, "corrected")
         for update in (with_weights, without):
             yield less(0.0, turned(update, w.d_reward), "corrected")
     yield printed(share_of_cases(alike))
-    errors, bare = zip(*map(_with_and_without, sampled_trees()), strict=True)
+    errors, bare = zip(*map(_with_and_without, surrogates.sampled_trees()), strict=True)
     yield numbers(trees=len(alike), share=NEAR, least=min(errors), most=max(errors))
     yield numbers(least_without=min(bare), most_without=max(bare))
-    others = map(_with_and_without, sampled_by_the_reference()[::2])
+    others = map(_with_and_without, surrogates.sampled_by_the_reference()[::2])
     shares = [error / without for error, without in others]
     yield numbers(
         others=len(shares), least_share=min(shares), most_share=max(shares), median=median_high(shares)

@@ -7,32 +7,32 @@ import torch
 
 from kl_book.ledger.claims.ground import groups, off_policy, spreads, sums, worlds
 from kl_book.ledger.claims.ground.sums import terms
+from kl_book.ledger.claims.ground.world import Enumeration
 from kl_book.ledger.claims.ground.worlds import two_policies
 
 SMALL = worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
+W = Enumeration(SMALL)
 
 
 def test_ratio_and_gradients_of_losses_that_carry_it():
-    assert off_policy.rho(SMALL).tolist() == pytest.approx([1.5, 0.5])
+    assert W.rho.tolist() == pytest.approx([1.5, 0.5])
     x = math.log(1.5), math.log(0.5)
     assert sums.log_ratio(SMALL).tolist() == pytest.approx(list(x))
-    first = torch.stack(
-        [off_policy.in_loss("k1", SMALL)[:, 0, 0], off_policy.in_loss("k1", SMALL, "detached")[:, 0, 0]]
-    )
+    first = torch.stack([W.in_loss("k1")[:, 0, 0], W.in_loss("k1", "detached")[:, 0, 0]])
     assert first[0].tolist() == pytest.approx([1.5 * 0.25 * (x[0] + 1), 0.5 * -0.75 * (x[1] + 1)])
     assert first[1].tolist() == pytest.approx([1.5 * 0.25, 0.5 * -0.75])
-    assert off_policy.in_reward("k1", SMALL)[:, 0, 0].tolist() == pytest.approx([0.375 * x[0], -0.375 * x[1]])
+    assert W.in_reward("k1")[:, 0, 0].tolist() == pytest.approx([0.375 * x[0], -0.375 * x[1]])
     kl = 0.75 * x[0] + 0.25 * x[1]
     assert sums.kl_gradient(SMALL)[0].tolist() == pytest.approx([0.75 * (x[0] - kl), -0.75 * (x[0] - kl)])
     square = 0.75 * x[0] ** 2 + 0.25 * x[1] ** 2
     logp, ref_logp = (z.log_softmax(-1)[0] for z in (SMALL.logits, SMALL.ref_logits))
-    assert float(off_policy.half_square(logp, ref_logp)) == pytest.approx(square / 2)
+    assert float(sums.half_square(logp, ref_logp)) == pytest.approx(square / 2)
 
 
 def test_covariance_and_what_rho_k1_adds_to_it():
     a, b = (0.375 * (sums.log_ratio(SMALL)[0] + 1)).item(), (-0.375 * (sums.log_ratio(SMALL)[1] + 1)).item()
     spread = (a - b) ** 2 / 4  # both arms are sampled with probability one half
-    found = off_policy.covariance(off_policy.in_loss("k1", SMALL), SMALL)
+    found = off_policy.covariance(W.in_loss("k1"), SMALL)
     assert found.flatten().tolist() == pytest.approx([spread, -spread, -spread, spread])
     extra = sum(0.5 * 0.375**2 * (2 * x + 1) for x in sums.log_ratio(SMALL).tolist())
     assert float(off_policy.excess_covariance(SMALL)[0, 0]) == pytest.approx(extra)

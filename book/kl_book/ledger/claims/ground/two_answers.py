@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -41,11 +41,7 @@ def pair(
     return question((ref, 1 - ref), beta, rewards, size, penalty)
 
 
-def weighted(
-    ref: float, beta: float, rewards: tuple[Reward, Reward] = CERTAIN, size: int | None = 2
-) -> Question:
-    """A question with the answers a and b whose penalty carries the ratio to the sampler."""
-    return pair(ref, beta, rewards, size, "weighted")
+weighted = partial(pair, penalty="weighted")  # with the ratio to the sampler in the penalty
 
 
 def pairs(

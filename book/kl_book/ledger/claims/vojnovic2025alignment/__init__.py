@@ -3,11 +3,10 @@
 from kl_book.ledger.claims.vojnovic2025alignment import (  # noqa: F401 - a section registers its checks
     advantages,
     appendices,
-    binary,
     first_order,
-    large_groups,
     penalty,
     preferences,
     stationary,
+    two_answers,
     variants,
 )

@@ -57,12 +57,6 @@ def shift_and_scale_do_not_matter(w: Enumeration) -> Iterator[Found]:
 # section 1.1: RLHF and NLHF
 
 
-def _rlhf(w: Enumeration, beta: float) -> torch.Tensor:
-    """Eq (4), [count]."""
-    weight = w.ref * (w.R / beta).exp()
-    return weight / weight.sum()
-
-
 def _is_best(w: Enumeration, beta: float, best: torch.Tensor) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL, and the world's own loses beta KL to it."""
     objective = with_kl("reverse", w.problem, beta)
@@ -71,21 +65,14 @@ def _is_best(w: Enumeration, beta: float, best: torch.Tensor) -> Iterator[Found]
     yield same(lost, beta * reverse_kl(w.pi.log(), best.log()))
 
 
-@claim("VY-eq3", over=each(worlds))
-def the_best_policy_of_rlhf(w: Enumeration) -> Iterator[Found]:
-    """No policy has a larger E[r] - beta KL than ref exp(r/beta)/Z; the policy tried loses beta KL."""
-    for beta in BETAS:
-        yield from _is_best(w, beta, _rlhf(w, beta))
-
-
-@claim("VY-eq4-pooling", over=each(worlds))
-def the_best_policy_is_a_logarithmic_pool(w: Enumeration) -> Iterator[Found]:
-    """The product ref softmax(r)^(1/beta), normalized, is eq (4) and the best policy."""
-    for beta in BETAS:
-        pool = w.ref * w.R.softmax(-1) ** (1 / beta)
-        pool = pool / pool.sum()
-        yield same(pool, _rlhf(w, beta))
-        yield from _is_best(w, beta, pool)
+@claim("VY-eq3", "VY-eq4-pooling", over=lambda: product(each(worlds)(), BETAS))
+def the_best_policy_is_a_logarithmic_pool(case: tuple[Enumeration, float]) -> Iterator[Found]:
+    """No policy has a larger E[r] - beta KL than ref exp(r/beta) or ref softmax(r)^(1/beta), normalized."""
+    w, beta = case
+    tilted, pool = w.ref * (w.R / beta).exp(), w.ref * w.R.softmax(-1) ** (1 / beta)
+    yield same(pool / pool.sum(), tilted / tilted.sum())
+    for best in (tilted, pool):
+        yield from _is_best(w, beta, best / best.sum())
 
 
 def _wins(w: Enumeration) -> torch.Tensor:
@@ -120,20 +107,15 @@ def _payoff(w: Enumeration, beta: float, p: torch.Tensor, other: torch.Tensor) -
     return p @ _wins(w) @ other - beta * next(costs) + beta * next(costs)
 
 
-def _is_best_reply(w: Enumeration, beta: float, p: torch.Tensor) -> Iterator[Found]:
-    """No policy has a larger payoff against p than p, and the world's own loses beta KL."""
-    return _is_best(w.replace(rewards=_wins(w) @ p), beta, p)
-
-
-@claim("VY-eq5", over=each(bandits))
-def the_equilibrium_is_a_tilted_reference(w: Enumeration) -> Iterator[Found]:
+@claim("VY-eq5", over=lambda: product(each(bandits)(), BETAS[:2]))
+def the_equilibrium_is_a_tilted_reference(case: tuple[Enumeration, float]) -> Iterator[Found]:
     """A policy that solves the printed equation is a best reply to itself, and both payoffs add up to 1."""
-    for beta in BETAS[:2]:
-        p = _mirror_descent(w, beta, w.pi)
-        tilted = w.ref * (_wins(w) @ p / beta).exp()
-        yield same(p, tilted / tilted.sum())
-        yield from _is_best_reply(w, beta, p)
-        yield same(_payoff(w, beta, w.pi, w.ref) + _payoff(w, beta, w.ref, w.pi), 1.0)
+    w, beta = case
+    p = _mirror_descent(w, beta, w.pi)
+    tilted = w.ref * (_wins(w) @ p / beta).exp()
+    yield same(p, tilted / tilted.sum())
+    yield from _is_best(w.replace(rewards=_wins(w) @ p), beta, p)
+    yield same(_payoff(w, beta, w.pi, w.ref) + _payoff(w, beta, w.ref, w.pi), 1.0)
 
 
 @claim("VY-nlhf-unique", over=lambda: product(each(*bandits()[3:])(), BETAS[:2]))
@@ -145,7 +127,7 @@ def one_equilibrium_that_mirror_descent_finds(case: tuple[Enumeration, float]) -
     yield same((w.pi - w.ref) @ (slopes[0] - slopes[1]), -beta * (w.kl + back))
     one, other = (_mirror_descent(w, beta, start) for start in (w.pi, w.pi.flip(0)))
     yield same(one, other)
-    yield from _is_best_reply(w, beta, one)
+    yield from _is_best(w.replace(rewards=_wins(w) @ one), beta, one)
     at_50, at_200 = (float(reverse_kl(one.log(), _nash_md(w, beta, n).log())) for n in (50, 200))
     yield at_most(at_200, 8 / beta**2 / 201)
     yield less(at_200, at_50 / 4, by=0.0)

@@ -9,16 +9,7 @@ from itertools import pairwise, product
 import torch
 
 from kl_book.ledger.claims.checks import claim
-from kl_book.ledger.claims.comparisons import (
-    Found,
-    Shortfall,
-    at_most,
-    inside,
-    numbers,
-    printed,
-    rises,
-    same,
-)
+from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, inside, numbers, printed, rises, same
 from kl_book.ledger.claims.ground import two_answers as ab
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
@@ -53,22 +44,28 @@ def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor
     return q.gamma * x - q.beta * cost
 
 
-@claim("VY-B1-J")
-def the_objective_in_one_variable() -> Iterator[Found]:
+def _questions() -> list[Question]:
+    """Groups of two, with certain and random rewards, at one reference and one coefficient."""
+    return ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,))
+
+
+@claim("VY-B1-J", over=lambda: product(_questions(), (0.1, 0.5, 0.8)))
+def the_objective_in_one_variable(case: tuple[Question, float]) -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
-    for q, old in product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (0.1, 0.5, 0.8)):
-        sampler = torch.tensor([old, 1 - old], dtype=torch.float64)
-        values = q.objective(torch.stack((POINTS, 1 - POINTS), -1), sampler)
-        claimed = _printed_objective(q, POINTS, old)
-        yield same(claimed - claimed[0], values - values[0])
+    q, old = case
+    values = q.objective(
+        torch.stack((POINTS, 1 - POINTS), -1), torch.tensor([old, 1 - old], dtype=torch.float64)
+    )
+    claimed = _printed_objective(q, POINTS, old)
+    yield same(claimed - claimed[0], values - values[0])
 
 
-@claim("VY-eq17")
-def the_slope_in_groups_of_two() -> Iterator[Found]:
+@claim("VY-eq17", over=lambda: product(_questions(), (-3.0, -1.0, 0.5, 2.0)))
+def the_slope_in_groups_of_two(case: tuple[Question, float]) -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
-    for q, x in product(ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,)), (-3.0, -1.0, 0.5, 2.0)):
-        a, b = ab.with_odds(x)
-        yield same(ab.lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
+    q, x = case
+    a, b = ab.with_odds(x)
+    yield same(ab.lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
 
 
 @claim("VY-B1-quad", over=lambda: ab.pairs(*ab.KINDS))
@@ -87,34 +84,35 @@ def _printed_gain(new: torch.Tensor, old: torch.Tensor) -> float:
 EVEN = ab.with_odds(0.0)
 
 
-@claim("VY-eq18")
-def the_mean_preference_in_large_groups() -> Iterator[Found]:
+@claim("VY-eq18", over=_sampled(None))
+def the_mean_preference_in_large_groups(case: Sampled) -> Iterator[Found]:
     """(18) is right for certain rewards; random ones have a larger deviation."""
-    for w, q in _sampled(None)():
-        mean, (a, b) = policy_mean(w, q.preference(w.p))[0], q.r
-        error = apart(mean, _printed_gain(w.pi, w.p))
-        yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.rewards.deviation(w.p), "corrected")
-        yield inside(error) if len(q.levels[0]) == 1 else printed(error)
+    w, q = case
+    mean, (a, b) = policy_mean(w, q.preference(w.p))[0], q.r
+    error = apart(mean, _printed_gain(w.pi, w.p))
+    yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.rewards.deviation(w.p), "corrected")
+    yield inside(error) if len(q.levels[0]) == 1 else printed(error)
     new = ab.with_odds(1.0)
     gain = float((new - EVEN) @ ab.pair(0.3, 1.0, ab.CHECKED, None).preference(EVEN))
     claimed = _printed_gain(new, EVEN)
     yield numbers(new=new[0], printed=claimed, gain=gain, weaker=1 - gain / claimed)
 
 
-@claim("VY-B1-sigma")
-def the_variance_of_the_reward() -> Iterator[Found]:
+@claim("VY-B1-sigma", over=_sampled(None))
+def the_variance_of_the_reward(case: Sampled) -> Iterator[Found]:
     """The printed variance is that of the expected rewards; random rewards add their own."""
-    for w, q in _sampled(None)():
-        levels, chances = q.rewards
-        total = variance((w.p[:, None] * chances).flatten(), levels.flatten())
-        own = w.E((levels - q.r[:, None]).square().mul(chances).sum(-1))
-        between = (q.r[0] - q.r[1]).square() * w.p[0] * w.p[1]
-        yield printed(float(1 - between / total))
-        yield same(total, between + own, "corrected")
-        if len(q.levels[0]) == 1:
-            yield same(total, between, "inside")
+    w, q = case
+    levels, chances = q.rewards
+    total = variance((w.p[:, None] * chances).flatten(), levels.flatten())
+    own = w.E((levels - q.r[:, None]).square().mul(chances).sum(-1))
+    between = (q.r[0] - q.r[1]).square() * w.p[0] * w.p[1]
+    yield printed(float(1 - between / total))
+    yield same(total, between + own, "corrected")
+    if len(q.levels[0]) == 1:
+        yield same(total, between, "inside")
     q = ab.pair(0.3, 1.0, ab.CHECKED, None)
-    yield numbers(variance=q.rewards.deviation(EVEN) ** 2, between=(q.r[0] - q.r[1]) ** 2 * EVEN[0] * EVEN[1])
+    between = (q.r[0] - q.r[1]) ** 2 * EVEN[0] * EVEN[1]
+    yield numbers(variance=q.rewards.deviation(EVEN) ** 2, between=between)
 
 
 @claim("VY-eq19", over=lambda: ab.pairs(ab.CERTAIN, size=None))
@@ -155,20 +153,16 @@ def the_slope_with_the_divergence(q: Question) -> Iterator[Found]:
         yield _is_slope(q, x, float(ab.with_odds(x)[0]))
 
 
-def _sign(comparison: bool) -> torch.Tensor:
-    return torch.sign(torch.tensor(float(comparison), dtype=torch.float64))
-
-
-@claim("VY-B2-gamma")
-def the_sign_of_the_difference() -> Iterator[Found]:
+@claim("VY-B2-gamma", over=_sampled(None, (ab.CERTAIN, (0.0, 1.0), (-3.0, 2.0))))
+def the_sign_of_the_difference(case: Sampled) -> Iterator[Found]:
     """The sign of a difference is meant: that of a comparison is 0, not -1, where b is better."""
-    for w, q in _sampled(None, (ab.CERTAIN, (0.0, 1.0), (-3.0, 2.0)))():
-        a, b = q.r
-        gain = policy_mean(w, q.preference(w.p))[0]
-        gamma = gain * float((w.p[0] * w.p[1]).sqrt()) / float(w.pi[0] - w.p[0])
-        yield same(_sign(bool(a > b)), gamma)
-        yield same(torch.sign(a - b), gamma, "corrected")
-    yield numbers(false=_sign(0.0 > 1.0), true=_sign(1.0 > 0.0))
+    w, q = case
+    a, b = q.r
+    gain = policy_mean(w, q.preference(w.p))[0]
+    gamma = gain * float((w.p[0] * w.p[1]).sqrt()) / float(w.pi[0] - w.p[0])
+    yield same((a > b).double().sign(), gamma)
+    yield same(torch.sign(a - b), gamma, "corrected")
+    yield numbers(false=float(0.0 > 1.0), true=float(1.0 > 0.0))
 
 
 @claim("VY-B2-xstar", over=large(0.3, 1.0, 5.0))

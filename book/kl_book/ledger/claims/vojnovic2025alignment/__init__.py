@@ -3,8 +3,7 @@
 from kl_book.ledger.claims.vojnovic2025alignment import (  # noqa: F401 - a section registers its checks
     advantages,
     appendices,
-    first_order,
-    penalty,
+    objective,
     preferences,
     stationary,
     two_answers,

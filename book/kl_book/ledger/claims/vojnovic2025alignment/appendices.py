@@ -10,18 +10,17 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, inside, numbers, printed, rises, same
-from kl_book.ledger.claims.ground import two_answers as ab
+from kl_book.ledger.claims.ground import questions as ab
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.stationary_policies import Question, Reward
 from kl_book.ledger.claims.ground.sums import variance
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere
 
 POINTS = torch.tensor([0.05, 0.2, 0.5, 0.7, 0.95], dtype=torch.float64)
-Sampled = tuple[Enumeration, Question]
-Kind = tuple[Reward, Reward]
+Sampled = tuple[Enumeration, ab.Question]
+Kind = tuple[ab.Reward, ab.Reward]
 
 
 def _sampled(size: int | None, kinds: Sequence[Kind] = ab.KINDS) -> Callable[[], Iterator[Sampled]]:
@@ -37,20 +36,20 @@ def the_mean_preference_in_groups_of_two(case: Sampled) -> Iterator[Found]:
     yield same(policy_mean(w, q.preference(w.p))[0], q.gamma * (w.pi[0] - w.p[0]))
 
 
-def _printed_objective(q: Question, x: torch.Tensor, old: float) -> torch.Tensor:
+def _printed_objective(q: ab.Question, x: torch.Tensor, old: float) -> torch.Tensor:
     """J(pi(a)) of B.1 without its constant, groups of two, [points]."""
     ref = q.ref[0]
     cost = old * ref / x + (1 - old) * (1 - ref) / (1 - x) + old * x.log() + (1 - old) * (1 - x).log()
     return q.gamma * x - q.beta * cost
 
 
-def _questions() -> list[Question]:
+def _questions() -> list[ab.Question]:
     """Groups of two, with certain and random rewards, at one reference and one coefficient."""
     return ab.pairs(*ab.KINDS, refs=(0.3,), betas=(0.7,))
 
 
 @claim("VY-B1-J", over=lambda: product(_questions(), (0.1, 0.5, 0.8)))
-def the_objective_in_one_variable(case: tuple[Question, float]) -> Iterator[Found]:
+def the_objective_in_one_variable(case: tuple[ab.Question, float]) -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
     q, old = case
     values = q.objective(
@@ -61,7 +60,7 @@ def the_objective_in_one_variable(case: tuple[Question, float]) -> Iterator[Foun
 
 
 @claim("VY-eq17", over=lambda: product(_questions(), (-3.0, -1.0, 0.5, 2.0)))
-def the_slope_in_groups_of_two(case: tuple[Question, float]) -> Iterator[Found]:
+def the_slope_in_groups_of_two(case: tuple[ab.Question, float]) -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
     q, x = case
     a, b = ab.with_odds(x)
@@ -69,7 +68,7 @@ def the_slope_in_groups_of_two(case: tuple[Question, float]) -> Iterator[Found]:
 
 
 @claim("VY-B1-quad", over=lambda: ab.pairs(*ab.KINDS))
-def the_quadratic_for_groups_of_two(q: Question) -> Iterator[Found]:
+def the_quadratic_for_groups_of_two(q: ab.Question) -> Iterator[Found]:
     """The stationary policy is its positive root, and the other root is negative."""
     ratio, x = q.beta / q.gamma, ab.answer_a(q)
     yield same(x**2 - (1 - ratio) * x - ratio * q.ref[0], 0.0)
@@ -116,7 +115,7 @@ def the_variance_of_the_reward(case: Sampled) -> Iterator[Found]:
 
 
 @claim("VY-eq19", over=lambda: ab.pairs(ab.CERTAIN, size=None))
-def the_quadratic_for_large_groups(q: Question) -> Iterator[Found]:
+def the_quadratic_for_large_groups(q: ab.Question) -> Iterator[Found]:
     """The printed objective has slope 0 at the root of the quadratic above the reference, and only there."""
     (a, b), r, beta = ab.stationary_pair(q).tolist(), float(q.ref[0]), q.beta
     yield same(beta * (a - r), math.sqrt(a * b))
@@ -136,18 +135,18 @@ def h(beta: float, ref: float, x: float) -> float:
     return 1 / (beta * math.sqrt(inside)) - math.log(x / (1 - x)) + math.log(ref / (1 - ref))
 
 
-def _is_slope(q: Question, log_odds: float, x: float) -> Shortfall:
+def _is_slope(q: ab.Question, log_odds: float, x: float) -> Shortfall:
     """At x, the probability of a with these log-odds, the slope of a minus that of b is beta h."""
     return same(ab.lead(q, log_odds), q.beta * h(q.beta, float(q.ref[0]), x))
 
 
-def large(*betas: float) -> Callable[[], list[Question]]:
+def large(*betas: float) -> Callable[[], list[ab.Question]]:
     """The KL divergence as the penalty, large groups, certain rewards."""
     return lambda: ab.pairs(ab.CERTAIN, betas=betas, size=None, penalty="weighted")
 
 
 @claim("VY-B2-derivative", over=large(0.3, 5.0))
-def the_slope_with_the_divergence(q: Question) -> Iterator[Found]:
+def the_slope_with_the_divergence(q: ab.Question) -> Iterator[Found]:
     """The slope of a minus that of b is beta h, where the sampler is the policy."""
     for x in (-3.0, 0.5, 2.0):
         yield _is_slope(q, x, float(ab.with_odds(x)[0]))
@@ -166,7 +165,7 @@ def the_sign_of_the_difference(case: Sampled) -> Iterator[Found]:
 
 
 @claim("VY-B2-xstar", over=large(0.3, 1.0, 5.0))
-def where_h_is_smallest(q: Question) -> Iterator[Found]:
+def where_h_is_smallest(q: ab.Question) -> Iterator[Found]:
     """The slope falls up to x* and rises after it."""
     middle = 2 * math.asinh(q.beta)  # log-odds of x*
     star = (1 + math.sqrt(1 - 1 / (1 + q.beta**2))) / 2

@@ -12,8 +12,8 @@ from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, observed, printed, same
 from kl_book.ledger.claims.ground import group_objective as grpo
 from kl_book.ledger.claims.ground.errors import apart, relative
+from kl_book.ledger.claims.ground.group_objective import RandomRewards, certain, ways_to_draw
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
-from kl_book.ledger.claims.ground.preferences import RandomRewards, certain, ways_to_draw
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere, worlds
 

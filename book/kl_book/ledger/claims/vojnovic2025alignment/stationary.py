@@ -21,39 +21,30 @@ from kl_book.ledger.claims.comparisons import (
     printed,
     same,
 )
-from kl_book.ledger.claims.ground import two_answers as ab
+from kl_book.ledger.claims.ground import questions as ab
 from kl_book.ledger.claims.ground.errors import apart
-from kl_book.ledger.claims.ground.stationary_policies import (
-    NOISY,
-    THREE,
-    Question,
-    Reward,
-    question,
-    right_or_wrong,
-    stationary,
-)
 from kl_book.ledger.claims.ground.world import two
 
-GRADED: tuple[Reward, ...] = (0.0, 0.4, 1.0)
-Answered = tuple[Question, torch.Tensor]
+GRADED: tuple[ab.Reward, ...] = (0.0, 0.4, 1.0)
+Answered = tuple[ab.Question, torch.Tensor]
 
 
 @cache
 def everywhere_positive() -> tuple[Answered, ...]:
     """Stationary policies that give every answer of the reference, in groups of 2, 3, 4 and 8."""
-    cases = [question(THREE, beta, GRADED, size) for beta in (0.3, 4.0) for size in (2, 4)]
-    cases += [question(THREE, 0.5, NOISY, size) for size in (2, 3)]
+    cases = [ab.question(ab.THREE, beta, GRADED, size) for beta in (0.3, 4.0) for size in (2, 4)]
+    cases += [ab.question(ab.THREE, 0.5, ab.NOISY, size) for size in (2, 3)]
     cases.append(ab.pair(0.3, 0.5, ab.CERTAIN, 8))
-    return tuple((q, stationary(q)) for q in cases)
+    return tuple((q, ab.stationary(q)) for q in cases)
 
 
 @cache
 def some_never_sampled() -> tuple[Answered, ...]:
     """Stationary policies that never give some answers which the reference gives."""
-    three = question(THREE, 0.5, GRADED, 3)
+    three = ab.question(ab.THREE, 0.5, GRADED, 3)
     collapsed = ab.pair(0.01, 0.04, ab.CERTAIN, 8)
     places = ((ab.pair(0.3, 0.5), (0,)), (three, (1, 2)), (three, (2,)), (collapsed, (0,)))
-    return tuple((q, stationary(q, used)) for q, used in places)
+    return tuple((q, ab.stationary(q, used)) for q, used in places)
 
 
 def all_stationary() -> tuple[Answered, ...]:
@@ -61,7 +52,7 @@ def all_stationary() -> tuple[Answered, ...]:
     return everywhere_positive() + some_never_sampled()
 
 
-def _lead(q: Question, policy: torch.Tensor) -> torch.Tensor:
+def _lead(q: ab.Question, policy: torch.Tensor) -> torch.Tensor:
     """P_G(o | policy) minus its mean, [count]."""
     p = q.preference(policy)
     return p - policy @ p
@@ -126,7 +117,7 @@ def worse_answers_are_further_than_beta() -> Iterator[Found]:
         yield at_most(lead.abs().max() / q.beta, 1.0)
         yield same(q.beta * (1 - q.ref / policy), lead, "corrected")
     q = ab.pair(0.3, 0.04)
-    policy = stationary(q)
+    policy = ab.stationary(q)
     advantage = float(_lead(q, policy)[1])
     yield numbers(worse=policy[1], below=-advantage, in_beta=-advantage / q.beta, advantage=advantage)
 
@@ -141,15 +132,15 @@ def the_reference_times_a_function_of_the_preference(case: Answered) -> Iterator
     yield differs(pool / pool.sum(), policy)
 
 
-TIED: tuple[Reward, ...] = (((0.0, 1.0, 2.0), (0.2, 0.3, 0.5)), right_or_wrong(0.5), 1.0)
+TIED: tuple[ab.Reward, ...] = (((0.0, 1.0, 2.0), (0.2, 0.3, 0.5)), ab.right_or_wrong(0.5), 1.0)
 
 
-@claim("VY-eq12", over=lambda: product((GRADED, NOISY, TIED), (0.3, 1.0)))
-def the_condition_for_groups_of_two(case: tuple[tuple[Reward, ...], float]) -> Iterator[Found]:
+@claim("VY-eq12", over=lambda: product((GRADED, ab.NOISY, TIED), (0.3, 1.0)))
+def the_condition_for_groups_of_two(case: tuple[tuple[ab.Reward, ...], float]) -> Iterator[Found]:
     """The preference is the chance to win minus the chance to lose, also for random rewards and ties."""
     rewards, beta = case
-    q = question(THREE, beta, rewards, 2)
-    policy = stationary(q)
+    q = ab.question(ab.THREE, beta, rewards, 2)
+    policy = ab.stationary(q)
     yield same((1 - q.margins @ policy / beta) * policy, q.ref)
     yield printed(q.not_stationary(policy))
 
@@ -157,22 +148,22 @@ def the_condition_for_groups_of_two(case: tuple[tuple[Reward, ...], float]) -> I
 FALLS = 0.7  # an error of 1/G halves where G doubles
 
 
-def _residual(q: Question) -> float:
+def _residual(q: ab.Question) -> float:
     """By how much a stationary policy of finite groups misses (13)."""
-    policy = ab.stationary_pair(q) if len(q.reference) == 2 else stationary(q)
+    policy = ab.stationary_pair(q) if len(q.reference) == 2 else ab.stationary(q)
     lead = (q.r - policy @ q.r) / (q.beta * q.rewards.deviation(policy))
     return apart((1 - lead) * policy, q.ref)
 
 
-def _in_growing_groups() -> Iterator[tuple[Question, tuple[int, ...]]]:
+def _in_growing_groups() -> Iterator[tuple[ab.Question, tuple[int, ...]]]:
     """Questions, and sizes of groups."""
-    yield question(THREE, 1.0, GRADED, None), (8, 16)
+    yield ab.question(ab.THREE, 1.0, GRADED, None), (8, 16)
     yield ab.pair(0.3, 0.5, ab.CERTAIN, None), (16, 32, 64)
-    yield ab.pair(0.3, 0.5, (right_or_wrong(0.9), right_or_wrong(0.2)), None), (4, 8, 16)
+    yield ab.pair(0.3, 0.5, (ab.right_or_wrong(0.9), ab.right_or_wrong(0.2)), None), (4, 8, 16)
 
 
 @claim("VY-eq13", over=_in_growing_groups)
-def the_condition_for_large_groups(case: tuple[Question, tuple[int, ...]]) -> Iterator[Found]:
+def the_condition_for_large_groups(case: tuple[ab.Question, tuple[int, ...]]) -> Iterator[Found]:
     """Stationary policies of finite groups meet (13) but for an error that falls with 1/G."""
     q, sizes = case
     missed = [_residual(q._replace(size=size)) for size in sizes]
@@ -187,7 +178,7 @@ Probabilities = tuple[float, ...]
 
 
 def _variance(policy: Probabilities) -> float:
-    return two(policy, THREE).var(REWARDS)
+    return two(policy, ab.THREE).var(REWARDS)
 
 
 def _parts(policy: Probabilities) -> torch.Tensor:

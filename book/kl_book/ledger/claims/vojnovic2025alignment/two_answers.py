@@ -21,32 +21,31 @@ from kl_book.ledger.claims.comparisons import (
     rises,
     same,
 )
-from kl_book.ledger.claims.ground import two_answers as ab
+from kl_book.ledger.claims.ground import questions as ab
 from kl_book.ledger.claims.ground.errors import apart
-from kl_book.ledger.claims.ground.stationary_policies import Question, Reward, right_or_wrong
 
 OTHER = (100.0, -3.0)
 
 
-def eq15(q: Question) -> float:
+def eq15(q: ab.Question) -> float:
     """(15)."""
     beta, ref = q.beta, float(q.ref[0])
     root = (1 + 4 * beta**2 * ref * (1 - ref)) ** 0.5
     return (2 * beta**2 * ref + 1 + root) / (2 * (1 + beta**2))
 
 
-def is_printed(q: Question, form: Form = "printed") -> Shortfall:
+def is_printed(q: ab.Question, form: Form = "printed") -> Shortfall:
     """The stationary policy is (14) in groups of two, (15) in large groups."""
     policy = eq15(q) if q.size is None else ab.eq14(q.beta / q.gamma, float(q.ref[0]))
     return same(ab.answer_a(q), policy, form)
 
 
-def noise(q: Question) -> float:
+def noise(q: ab.Question) -> float:
     """sigma(pi) over r(a) - r(b), at the stationary policy."""
     return q.noise(ab.stationary_pair(q))
 
 
-def _not_of_the_noise(q: Question) -> float:
+def _not_of_the_noise(q: ab.Question) -> float:
     """Error of "(14) with sigma(pi)/(r(a) - r(b)) in the place of 1/gamma"."""
     return apart(ab.answer_a(q), ab.eq14(q.beta * noise(q), float(q.ref[0])))
 
@@ -56,16 +55,16 @@ LARGE = ab.pairs(*ab.KINDS, size=None)
 DETERMINISTIC = ab.pairs(ab.CERTAIN, OTHER, size=None)
 
 
-def a_tie_leaves_the_reference(q: Question) -> Iterator[Found]:
+def a_tie_leaves_the_reference(q: ab.Question) -> Iterator[Found]:
     """Equally often preferred answers, or those of one mean in large groups, keep their probabilities."""
     yield same(ab.answer_a(q), q.ref[0])
 
 
-TIED = (right_or_wrong(0.5), ((0.2, 0.7), (0.4, 0.6)))
+TIED = (ab.right_or_wrong(0.5), ((0.2, 0.7), (0.4, 0.6)))
 claim_rows(
     a_tie_leaves_the_reference,
     {
-        "VY-eq14-tie": ab.pairs((1.0, 1.0), (right_or_wrong(0.5), 0.5)),
+        "VY-eq14-tie": ab.pairs((1.0, 1.0), (ab.right_or_wrong(0.5), 0.5)),
         "VY-eq15-tie": (*ab.pairs(TIED, size=None), *ab.pairs((1.0, 1.0), size=8)),
     },
 )
@@ -97,7 +96,7 @@ def what_beta_does_in_groups_of_two(ref: float) -> Iterator[Found]:
 
 
 @claim("VY-eq14-sqrt", over=lambda: SMALL)
-def the_root_of_the_reference(q: Question) -> Iterator[Found]:
+def the_root_of_the_reference(q: ab.Question) -> Iterator[Found]:
     """At beta = gamma pi(a) is the root of pi_ref(a)."""
     yield same(ab.answer_a(q._replace(beta=q.gamma)), q.ref[0] ** 0.5)
 
@@ -106,7 +105,7 @@ def the_root_of_the_reference(q: Question) -> Iterator[Found]:
 def margin_and_reference_raise_the_better_answer(beta: float) -> Iterator[Found]:
     """pi(a) grows with gamma and with pi_ref(a)."""
     for ref in ab.REFERENCES:
-        path = [ab.pair(ref, beta, (right_or_wrong(x), right_or_wrong(0.1))) for x in (0.2, 0.5, 0.9)]
+        path = [ab.pair(ref, beta, (ab.right_or_wrong(x), ab.right_or_wrong(0.1))) for x in (0.2, 0.5, 0.9)]
         yield rises([ab.answer_a(q) for q in path])
         yield rises([q.gamma for q in path])
         yield from map(is_printed, path)
@@ -114,7 +113,7 @@ def margin_and_reference_raise_the_better_answer(beta: float) -> Iterator[Found]
 
 
 @claim("VY-eq14-discontinuous", over=lambda: (ab.CERTAIN, ab.GRADED))
-def the_jump_for_groups_of_two(rewards: tuple[Reward, Reward]) -> Iterator[Found]:
+def the_jump_for_groups_of_two(rewards: tuple[ab.Reward, ab.Reward]) -> Iterator[Found]:
     """As pi_ref(a) goes to 0 pi(a) goes to 1 - beta/gamma, or to 0 where beta is gamma or more."""
     rare = ab.pair(ab.NEARLY_ZERO, 1.0, rewards)
     for share in (0.1, 0.5, 0.9):
@@ -129,7 +128,7 @@ def the_jump_for_groups_of_two(rewards: tuple[Reward, Reward]) -> Iterator[Found
 
 
 @claim("VY-eq14-bound", over=lambda: SMALL)
-def the_better_answer_has_at_least(q: Question) -> Iterator[Found]:
+def the_better_answer_has_at_least(q: ab.Question) -> Iterator[Found]:
     """pi(a) is at least 1 - beta/gamma, and at least pi_ref(a)."""
     yield less(max(1 - q.beta / q.gamma, q.reference[0]), ab.answer_a(q), by=-1e-12)
     yield is_printed(q)
@@ -137,7 +136,7 @@ def the_better_answer_has_at_least(q: Question) -> Iterator[Found]:
 
 
 @claim("VY-eq15-bound", over=lambda: DETERMINISTIC)
-def the_better_answer_has_at_least_in_large_groups(q: Question) -> Iterator[Found]:
+def the_better_answer_has_at_least_in_large_groups(q: ab.Question) -> Iterator[Found]:
     """For certain rewards pi(a) is at least 1/(1 + beta^2), and at least pi_ref(a)."""
     yield less(max(1 / (1 + q.beta**2), q.reference[0]), ab.answer_a(q), by=-1e-12)
     yield is_printed(q)
@@ -145,7 +144,7 @@ def the_better_answer_has_at_least_in_large_groups(q: Question) -> Iterator[Foun
 
 
 @claim("VY-eq14-det", over=lambda: ab.pairs(ab.CERTAIN, OTHER, (0.001, 0.0)))
-def only_the_order_of_certain_rewards(q: Question) -> Iterator[Found]:
+def only_the_order_of_certain_rewards(q: ab.Question) -> Iterator[Found]:
     """Certain rewards (1, 0), (100, -3) and (0.001, 0) have the margin 1 and the same policy."""
     yield same(q.gamma, 1.0)
     yield same(ab.answer_a(q), ab.eq14(q.beta, float(q.ref[0])))
@@ -184,7 +183,7 @@ def noise_enters_the_policy() -> Iterator[Found]:
     yield numbers(certain=certain, noisy=x, beta_of_eq15=beta_of_eq15)
 
 
-def _pull_of_the_reference(q: Question) -> float:
+def _pull_of_the_reference(q: ab.Question) -> float:
     """beta (pi(a) - ref(a)) / (pi(a) pi(b)), which grows with pi(a)."""
     a, b = ab.stationary_pair(q).tolist()
     return q.beta * (a - float(q.ref[0])) / (a * b)

@@ -19,25 +19,17 @@ from kl_book.ledger.claims.comparisons import (
     printed,
     same,
 )
-from kl_book.ledger.claims.ground import two_answers as ab
+from kl_book.ledger.claims.ground import questions as ab
 from kl_book.ledger.claims.ground.best_policies import not_best, with_kl
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.group_objective import policy_mean
 from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.stationary_policies import (
-    NOISY,
-    THREE,
-    Question,
-    Reward,
-    question,
-    stationary,
-)
 from kl_book.ledger.claims.ground.sums import mean
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, few_sampled_elsewhere, sampled_elsewhere
 
-GRADES: tuple[Reward, ...] = (0.0, 0.4, 1.0)
+GRADES: tuple[ab.Reward, ...] = (0.0, 0.4, 1.0)
 RANDOM = (ab.CHECKED, ab.GRADED)
 
 
@@ -47,34 +39,34 @@ def a_weighted_penalty_has_the_divergence_as_its_mean(w: Enumeration) -> Iterato
     yield same(w.E(w.rho * w.value("k3")), w.kl)
 
 
-def _weighted_questions() -> list[Question]:
-    cases = (GRADES, 2), (GRADES, 4), (NOISY, 3), (NOISY, None)
-    return [question(THREE, 0.7, rewards, size, "weighted") for rewards, size in cases]
+def _weighted_questions() -> list[ab.Question]:
+    cases = (GRADES, 2), (GRADES, 4), (ab.NOISY, 3), (ab.NOISY, None)
+    return [ab.question(ab.THREE, 0.7, rewards, size, "weighted") for rewards, size in cases]
 
 
 @claim("VY-3-policy", over=_weighted_questions)
-def the_pool_with_the_divergence(q: Question) -> Iterator[Found]:
+def the_pool_with_the_divergence(q: ab.Question) -> Iterator[Found]:
     """Stationary policies are pi_ref e^(P_G/beta) / Z, and none is better in groups of their own."""
-    policy = stationary(q)
+    policy = ab.stationary(q)
     pool = q.ref * (q.preference(policy) / q.beta).exp()
     yield same(pool / pool.sum(), policy)
     yield printed(q.not_stationary(policy))
     yield printed(q.could_gain(policy))
 
 
-@claim("VY-3-nlhf", over=lambda: product((GRADES, NOISY), (0.7, 2.0)))
-def groups_of_two_and_nash_learning(case: tuple[tuple[Reward, ...], float]) -> Iterator[Found]:
+@claim("VY-3-nlhf", over=lambda: product((GRADES, ab.NOISY), (0.7, 2.0)))
+def groups_of_two_and_nash_learning(case: tuple[tuple[ab.Reward, ...], float]) -> Iterator[Found]:
     """With the KL divergence the stationary policy is the equilibrium of NLHF at half the coefficient."""
     rewards, beta = case
-    q = question(THREE, beta, rewards, 2, "weighted")
-    policy = stationary(q)
+    q = ab.question(ab.THREE, beta, rewards, 2, "weighted")
+    policy = ab.stationary(q)
     wins = ((1 + q.margins) / 2) @ policy  # ties count for half
     game = two(q.ref.tolist(), q.ref.tolist()).replace(rewards=wins)
     yield printed(not_best(policy, with_kl("reverse", game.problem, beta / 2)))
     yield printed(q.not_stationary(policy))
 
 
-def _pooled(q: Question, policy: torch.Tensor, gap: float) -> float:
+def _pooled(q: ab.Question, policy: torch.Tensor, gap: float) -> float:
     """Error of "the log-odds of the policy are those of the reference and gap/beta"."""
     a, b = policy.log() - q.ref.log()
     return apart(a - b, gap / q.beta)
@@ -84,7 +76,7 @@ def _pooled(q: Question, policy: torch.Tensor, gap: float) -> float:
     "VY-3-binary",
     over=lambda: ab.pairs(*ab.KINDS, refs=ab.REFERENCES[1:], betas=(0.1, 0.5), penalty="weighted"),
 )
-def the_pool_over_two_answers(q: Question) -> Iterator[Found]:
+def the_pool_over_two_answers(q: ab.Question) -> Iterator[Found]:
     """pi(a) is e^(gamma/2beta) pi_ref(a)/Z, for deterministic and random rewards."""
     up, (a, b) = math.exp(q.gamma / (2 * q.beta)), q.ref.tolist()
     yield same(ab.answer_a(q), up * a / (up * a + b / up))

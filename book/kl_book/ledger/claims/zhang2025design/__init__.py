@@ -2,7 +2,6 @@
 
 from kl_book.ledger.claims.zhang2025design import (  # noqa: F401 - a section registers its checks
     algorithms,
-    appendices,
     clips,
     grpo,
     losses,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 from kl_book.ledger.claims.comparisons import Found, Observations, Shortfall
@@ -32,6 +33,11 @@ class Claim(NamedTuple):
         """Method of the check, as its row names it."""
         return register()[self.id].how
 
+    def on(self, case: Any) -> Iterator[Found]:
+        """Run the generator on one case, its one argument or a tuple of several."""
+        several = len(signature(self.generator).parameters) != 1
+        return self.generator(*case) if several else self.generator(case)
+
     def check(self) -> Evidence:
         """The worst error of each form over all worlds, beside the words of the row.
 
@@ -41,8 +47,8 @@ class Claim(NamedTuple):
         errors: dict[str, float] = {}
         numbers: dict[str, Any] = {}
         cases: dict[str, list[float]] = {}
-        for part in [self.generator()] if self.over is None else map(self.generator, self.over()):
-            for one in part:
+        for case in [()] if self.over is None else self.over():
+            for one in self.on(case):
                 if isinstance(one, Shortfall):
                     error = math.inf if math.isnan(one.error) else float(one.error)
                     errors[one.form] = max(errors.get(one.form, 0.0), error)
@@ -65,8 +71,8 @@ def claim(*ids: str, over: Worlds | None = None) -> Callable[[Check], Check]:
 
     Args:
         ids: Rows that have this check.
-        over: Returns the worlds that the check is run on, one after the other; without it the check is run
-            once and has no argument.
+        over: Returns the cases that the check is run on, one after the other: worlds, or tuples of its
+            arguments; without it the check is run once and has no argument.
 
     Raises:
         ValueError: a row has a check already.

@@ -66,9 +66,8 @@ def _is_best(w: Enumeration, beta: float, best: torch.Tensor) -> Iterator[Found]
 
 
 @claim("VY-eq3", "VY-eq4-pooling", over=lambda: product(each(worlds)(), BETAS))
-def the_best_policy_is_a_logarithmic_pool(case: tuple[Enumeration, float]) -> Iterator[Found]:
+def the_best_policy_is_a_logarithmic_pool(w: Enumeration, beta: float) -> Iterator[Found]:
     """No policy has a larger E[r] - beta KL than ref exp(r/beta) or ref softmax(r)^(1/beta), normalized."""
-    w, beta = case
     tilted, pool = w.ref * (w.R / beta).exp(), w.ref * w.R.softmax(-1) ** (1 / beta)
     yield same(pool / pool.sum(), tilted / tilted.sum())
     for best in (tilted, pool):
@@ -108,9 +107,8 @@ def _payoff(w: Enumeration, beta: float, p: torch.Tensor, other: torch.Tensor) -
 
 
 @claim("VY-eq5", over=lambda: product(each(bandits)(), BETAS[:2]))
-def the_equilibrium_is_a_tilted_reference(case: tuple[Enumeration, float]) -> Iterator[Found]:
+def the_equilibrium_is_a_tilted_reference(w: Enumeration, beta: float) -> Iterator[Found]:
     """A policy that solves the printed equation is a best reply to itself, and both payoffs add up to 1."""
-    w, beta = case
     p = _mirror_descent(w, beta, w.pi)
     tilted = w.ref * (_wins(w) @ p / beta).exp()
     yield same(p, tilted / tilted.sum())
@@ -119,9 +117,8 @@ def the_equilibrium_is_a_tilted_reference(case: tuple[Enumeration, float]) -> It
 
 
 @claim("VY-nlhf-unique", over=lambda: product(each(*bandits()[3:])(), BETAS[:2]))
-def one_equilibrium_that_mirror_descent_finds(case: tuple[Enumeration, float]) -> Iterator[Found]:
+def one_equilibrium_that_mirror_descent_finds(w: Enumeration, beta: float) -> Iterator[Found]:
     """Between two policies the payoff's slope falls by beta times both KLs, and all starts end alike."""
-    w, beta = case
     slopes = [_wins(w) @ x - beta * (x / w.ref).log() for x in (w.pi, w.ref)]
     back = exact(lambda a, b: reverse_kl(b, a), w.problem)[0]
     yield same((w.pi - w.ref) @ (slopes[0] - slopes[1]), -beta * (w.kl + back))

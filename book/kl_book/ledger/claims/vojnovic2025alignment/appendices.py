@@ -30,9 +30,8 @@ def _sampled(size: int | None, kinds: Sequence[Kind] = ab.KINDS) -> Callable[[],
 
 
 @claim("VY-eq16", over=_sampled(2))
-def the_mean_preference_in_groups_of_two(case: Sampled) -> Iterator[Found]:
+def the_mean_preference_in_groups_of_two(w: Enumeration, q: ab.Question) -> Iterator[Found]:
     """gamma (pi(a) - pi_old(a)), for certain and random rewards."""
-    w, q = case
     yield same(policy_mean(w, q.preference(w.p))[0], q.gamma * (w.pi[0] - w.p[0]))
 
 
@@ -49,9 +48,8 @@ def _questions() -> list[ab.Question]:
 
 
 @claim("VY-B1-J", over=lambda: product(_questions(), (0.1, 0.5, 0.8)))
-def the_objective_in_one_variable(case: tuple[ab.Question, float]) -> Iterator[Found]:
+def the_objective_in_one_variable(q: ab.Question, old: float) -> Iterator[Found]:
     """Differences of values between policies are those of the objective, in groups of any sampler."""
-    q, old = case
     values = q.objective(
         torch.stack((POINTS, 1 - POINTS), -1), torch.tensor([old, 1 - old], dtype=torch.float64)
     )
@@ -60,9 +58,8 @@ def the_objective_in_one_variable(case: tuple[ab.Question, float]) -> Iterator[F
 
 
 @claim("VY-eq17", over=lambda: product(_questions(), (-3.0, -1.0, 0.5, 2.0)))
-def the_slope_in_groups_of_two(case: tuple[ab.Question, float]) -> Iterator[Found]:
+def the_slope_in_groups_of_two(q: ab.Question, x: float) -> Iterator[Found]:
     """gamma minus beta (pi - ref)/(pi (1 - pi)) at a: zero exactly where (17) holds."""
-    q, x = case
     a, b = ab.with_odds(x)
     yield same(ab.lead(q, x), q.gamma - q.beta * (a - q.ref[0]) / (a * b))
 
@@ -84,9 +81,8 @@ EVEN = ab.with_odds(0.0)
 
 
 @claim("VY-eq18", over=_sampled(None))
-def the_mean_preference_in_large_groups(case: Sampled) -> Iterator[Found]:
+def the_mean_preference_in_large_groups(w: Enumeration, q: ab.Question) -> Iterator[Found]:
     """(18) is right for certain rewards; random ones have a larger deviation."""
-    w, q = case
     mean, (a, b) = policy_mean(w, q.preference(w.p))[0], q.r
     error = apart(mean, _printed_gain(w.pi, w.p))
     yield same(mean, (a - b) * (w.pi[0] - w.p[0]) / q.rewards.deviation(w.p), "corrected")
@@ -98,9 +94,8 @@ def the_mean_preference_in_large_groups(case: Sampled) -> Iterator[Found]:
 
 
 @claim("VY-B1-sigma", over=_sampled(None))
-def the_variance_of_the_reward(case: Sampled) -> Iterator[Found]:
+def the_variance_of_the_reward(w: Enumeration, q: ab.Question) -> Iterator[Found]:
     """The printed variance is that of the expected rewards; random rewards add their own."""
-    w, q = case
     levels, chances = q.rewards
     total = variance((w.p[:, None] * chances).flatten(), levels.flatten())
     own = w.E((levels - q.r[:, None]).square().mul(chances).sum(-1))
@@ -153,9 +148,8 @@ def the_slope_with_the_divergence(q: ab.Question) -> Iterator[Found]:
 
 
 @claim("VY-B2-gamma", over=_sampled(None, (ab.CERTAIN, (0.0, 1.0), (-3.0, 2.0))))
-def the_sign_of_the_difference(case: Sampled) -> Iterator[Found]:
+def the_sign_of_the_difference(w: Enumeration, q: ab.Question) -> Iterator[Found]:
     """The sign of a difference is meant: that of a comparison is 0, not -1, where b is better."""
-    w, q = case
     a, b = q.r
     gain = policy_mean(w, q.preference(w.p))[0]
     gamma = gain * float((w.p[0] * w.p[1]).sqrt()) / float(w.pi[0] - w.p[0])

@@ -66,9 +66,8 @@ def two_rewards_count_by_their_order(w: Enumeration) -> Iterator[Found]:
 
 
 @claim("VY-G2-P2", over=lambda: _enumerable(2))
-def groups_of_two_compare_pairs(case: Rewarded) -> Iterator[Found]:
+def groups_of_two_compare_pairs(w: Enumeration, rewards: RandomRewards) -> Iterator[Found]:
     """P_2 is P(o > o') - P(o' > o), and R_2 its mean over an answer of the policy and one of the sampler."""
-    w, rewards = case
     net = rewards.wins - rewards.wins.T
     for alone, column in zip(torch.eye(len(w.p), dtype=torch.float64), net.T, strict=True):
         yield same(rewards.preference(alone, 2), column)
@@ -133,9 +132,10 @@ def _halves(errors: list[float]) -> Iterator[Found]:
 
 
 @claim("VY-Ginf-limits", over=_two_answers)
-def mean_and_deviation_of_a_large_group(case: LargeGroups) -> Iterator[Found]:
+def mean_and_deviation_of_a_large_group(
+    w: Enumeration, rewards: RandomRewards, sizes: tuple[int, ...]
+) -> Iterator[Found]:
     """Their mean squared distances from E[r] and sigma halve as the group doubles."""
-    w, rewards, sizes = case
     flat, p = rewards.levels.flatten(), rewards.drawn(w.p)
     sampler = w.problem.sampled_from.softmax(-1)[0]
     center, sigma = float(sampler @ rewards.expected), float(rewards.deviation(sampler))
@@ -152,9 +152,10 @@ def mean_and_deviation_of_a_large_group(case: LargeGroups) -> Iterator[Found]:
 
 
 @claim("VY-Ginf-R", over=_two_answers)
-def the_reward_part_of_large_groups(case: LargeGroups) -> Iterator[Found]:
+def the_reward_part_of_large_groups(
+    w: Enumeration, rewards: RandomRewards, sizes: tuple[int, ...]
+) -> Iterator[Found]:
     """R_G comes to (E r - E_old r)/sigma(old): the gap halves as the group doubles."""
-    w, rewards, sizes = case
     sampler = w.problem.sampled_from.softmax(-1)[0]
     gain = grpo.policy_mean(w, rewards.expected)[0] - float(sampler @ rewards.expected)
     limit = gain / float(rewards.deviation(sampler))

@@ -75,9 +75,8 @@ def the_condition_of_a_stationary_policy() -> Iterator[Found]:
 
 
 @claim("VY-A-kkt", over=all_stationary)
-def multiplier_and_preference(case: Answered) -> Iterator[Found]:
+def multiplier_and_preference(q: ab.Question, policy: torch.Tensor) -> Iterator[Found]:
     """With lambda the common slope, (1 - (P_G - lambda)/beta) pi is pi_ref wherever pi is positive."""
-    q, policy = case
     used, common = policy > 0, policy @ q.slopes(policy)
     claimed = (1 - (q.preference(policy) - common) / q.beta) * policy
     yield same(claimed[used], q.ref[used])
@@ -98,9 +97,8 @@ def the_multiplier() -> Iterator[Found]:
 
 
 @claim("VY-2.3-bound", over=all_stationary)
-def no_answer_in_use_is_preferred_by_more_than_beta(case: Answered) -> Iterator[Found]:
+def no_answer_in_use_is_preferred_by_more_than_beta(q: ab.Question, policy: torch.Tensor) -> Iterator[Found]:
     """P_G(o) stays below E P_G + beta, also where some answers are never given."""
-    q, policy = case
     used = policy > 0
     lead, ref = _lead(q, policy)[used], q.ref[used]
     yield less(float(lead.max()), q.beta)
@@ -123,9 +121,8 @@ def worse_answers_are_further_than_beta() -> Iterator[Found]:
 
 
 @claim("VY-2.3-g", over=everywhere_positive)
-def the_reference_times_a_function_of_the_preference(case: Answered) -> Iterator[Found]:
+def the_reference_times_a_function_of_the_preference(q: ab.Question, policy: torch.Tensor) -> Iterator[Found]:
     """pi is pi_ref / (1 - lead/beta), and not pi_ref e^(lead/beta) / Z."""
-    q, policy = case
     lead = _lead(q, policy) / q.beta
     pool = q.ref * lead.exp()
     yield same(q.ref / (1 - lead), policy)
@@ -136,9 +133,8 @@ TIED: tuple[ab.Reward, ...] = (((0.0, 1.0, 2.0), (0.2, 0.3, 0.5)), ab.right_or_w
 
 
 @claim("VY-eq12", over=lambda: product((GRADED, ab.NOISY, TIED), (0.3, 1.0)))
-def the_condition_for_groups_of_two(case: tuple[tuple[ab.Reward, ...], float]) -> Iterator[Found]:
+def the_condition_for_groups_of_two(rewards: tuple[ab.Reward, ...], beta: float) -> Iterator[Found]:
     """The preference is the chance to win minus the chance to lose, also for random rewards and ties."""
-    rewards, beta = case
     q = ab.question(ab.THREE, beta, rewards, 2)
     policy = ab.stationary(q)
     yield same((1 - q.margins @ policy / beta) * policy, q.ref)
@@ -163,9 +159,8 @@ def _in_growing_groups() -> Iterator[tuple[ab.Question, tuple[int, ...]]]:
 
 
 @claim("VY-eq13", over=_in_growing_groups)
-def the_condition_for_large_groups(case: tuple[ab.Question, tuple[int, ...]]) -> Iterator[Found]:
+def the_condition_for_large_groups(q: ab.Question, sizes: tuple[int, ...]) -> Iterator[Found]:
     """Stationary policies of finite groups meet (13) but for an error that falls with 1/G."""
-    q, sizes = case
     missed = [_residual(q._replace(size=size)) for size in sizes]
     yield from (at_most(after, FALLS * before) for before, after in pairwise(missed))
     yield at_most(missed[-1] * sizes[-1], 1.0)

@@ -55,9 +55,8 @@ def the_pool_with_the_divergence(q: ab.Question) -> Iterator[Found]:
 
 
 @claim("VY-3-nlhf", over=lambda: product((GRADES, ab.NOISY), (0.7, 2.0)))
-def groups_of_two_and_nash_learning(case: tuple[tuple[ab.Reward, ...], float]) -> Iterator[Found]:
+def groups_of_two_and_nash_learning(rewards: tuple[ab.Reward, ...], beta: float) -> Iterator[Found]:
     """With the KL divergence the stationary policy is the equilibrium of NLHF at half the coefficient."""
-    rewards, beta = case
     q = ab.question(ab.THREE, beta, rewards, 2, "weighted")
     policy = ab.stationary(q)
     wins = ((1 + q.margins) / 2) @ policy  # ties count for half
@@ -144,9 +143,8 @@ def advantages_without_a_scale(w: Enumeration) -> Iterator[Found]:
 
 
 @claim("VY-3-rlhf", over=lambda: product(each(*bandits()[:6])(), (2, 3), (0.5, 2.0)))
-def both_changes_give_the_policy_of_rlhf(case: tuple[Enumeration, int, float]) -> Iterator[Found]:
+def both_changes_give_the_policy_of_rlhf(w: Enumeration, size: int, beta: float) -> Iterator[Found]:
     """The stationary policy is pi_ref e^(r (1 - 1/G)/beta) / Z: RLHF at the coefficient beta G/(G - 1)."""
-    w, size, beta = case
     log_ref = w.ref.log()
     best = (log_ref + w.R / (beta * size / (size - 1))).softmax(-1)
     own = two(best.tolist(), w.ref.tolist()).replace(rewards=w.R)

@@ -31,9 +31,8 @@ def _branching(bounds: Bounds, divergence: str) -> Loss:
 
 
 @claim("RPG-alg2", over=each_divergence)
-def gradient_of_algorithm_two(case: tuple[str, OldMeasure]) -> Iterator[Found]:
+def gradient_of_algorithm_two(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """-wA' score inside the bounds and none outside; with wide bounds the exact gradient of all four."""
-    divergence, x = case
     by_hand = -x.w * rpg.advantage(x, divergence) * (1 - rpg.closed(x, divergence))
     yield same(x.slope(_branching(PAPER, divergence)), x.scored(by_hand))
     yield printed(x.loss_error(_branching(WIDE, divergence), divergence))

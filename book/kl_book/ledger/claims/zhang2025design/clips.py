@@ -33,9 +33,8 @@ def the_loss_is_minus_the_objective(x: OldMeasure) -> Iterator[Found]:
 
 
 @claim("RPG-3.3-matches", over=each_divergence)
-def advantages_that_carry_a_gradient(case: tuple[str, OldMeasure]) -> Iterator[Found]:
+def advantages_that_carry_a_gradient(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """Differentiated, -wA has the reverse KLs right in the mean and no forward KL at all; SG(A) mends it."""
-    divergence, x = case
     target, reverse = x.d_objective(divergence), divergence.endswith("RKL")
     attached, fixed = (
         -x.mass * x.grad(surrogate_loss(WIDE, stopped=stopped, divergence=divergence))

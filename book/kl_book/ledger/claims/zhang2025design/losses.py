@@ -19,7 +19,6 @@ from kl_book.ledger.claims.ground.unnormalized import BETA, DIVERGENCES, OldMeas
 from kl_book.ledger.claims.ground.updates import utility_gradient
 from kl_book.ledger.claims.standard import TOLERANCE
 
-Case = tuple[str, OldMeasure]  # a divergence, and one of its worlds
 VALUES: dict[str, Callable[[OldMeasure], torch.Tensor]] = {
     "UFKL": lambda x: x.w * x.R + BETA * x.log_w - BETA * x.w + BETA,
     "URKL": lambda x: x.w * x.R - BETA * x.w * x.log_w - BETA + BETA * x.w,
@@ -28,22 +27,19 @@ VALUES: dict[str, Callable[[OldMeasure], torch.Tensor]] = {
 }
 
 
-def value(case: Case) -> Iterator[Found]:
+def value(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """An objective is Z E of its printed integrand over the normalized old measure."""
-    divergence, x = case
     yield same(x.mass * x.E(VALUES[divergence](x)), x.objective(divergence)(x.logp))
 
 
-def value_of_the_reverse_objective(case: Case) -> Iterator[Found]:
+def value_of_the_reverse_objective(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """KL(policy, old) = E_old[w log w], and J = E_old[wR - beta w log w]."""
-    x = case[1]
     yield same(x.E(x.w * x.log_w), x.divergence("RKL"))
-    yield from value(case)
+    yield from value(divergence, x)
 
 
-def divergence_in_the_loss(case: Case) -> Iterator[Found]:
+def divergence_in_the_loss(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """Without rewards Z E[loss] is beta times the divergence; the printed URKL lacks beta Z."""
-    divergence, x = case
     for logp, there in (
         (x.logp, x.divergence(divergence)),
         (x.free, DIVERGENCES[divergence](x.free, x.log_old)),
@@ -53,48 +49,42 @@ def divergence_in_the_loss(case: Case) -> Iterator[Found]:
         yield same(x.mass * x.E(loss) + missing, BETA * there)
 
 
-def gradient(case: Case) -> Iterator[Found]:
+def gradient(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """A printed gradient is that of J, of softmax policies and of a density without a norm."""
-    divergence, x = case
     weight = WEIGHTS[divergence]
     yield same(x.Es(x.mass * weight(x.w, x.R)), x.d_objective(divergence))
     by_item = x.log_old.exp() * weight((x.free - x.log_old).exp(), x.R)
     yield same(by_item, measures.slopes(x.objective(divergence), x.free))
 
 
-def with_a_baseline(case: Case) -> Iterator[Found]:
+def with_a_baseline(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """Z w A is the weight, and a constant baseline in A changes no expected gradient."""
-    divergence, x = case
     for b in (0.0, rpg.BASELINE):
         yield same(x.Es(x.mass * x.w * rpg.ADVANTAGES[divergence](x.w, x.R - b)), x.d_objective(divergence))
 
 
-def loss(case: Case) -> Iterator[Found]:
+def loss(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """The gradient of Z_old E[loss], differentiated as printed, is minus that of J, of both as well."""
-    divergence, x = case
     yield printed(x.loss_error(DIFFERENTIABLE[divergence], divergence))
     by_item = measures.slopes(lambda logp: x.mass * x.mean_loss(DIFFERENTIABLE[divergence], logp), x.free)
     yield same(by_item, -measures.slopes(x.objective(divergence), x.free))
 
 
-def stopped(case: Case) -> Iterator[Found]:
+def stopped(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """-Z_old E[SG(weight) log pi] has minus the gradient of J."""
-    divergence, x = case
     yield printed(x.loss_error(stopped_loss(divergence), divergence))
 
 
-def sample_by_sample(case: Case) -> Iterator[Found]:
+def sample_by_sample(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """Both losses of every objective have minus the weight times the score as their gradients, that of -J."""
-    divergence, x = case
     detached = x.slope(stopped_loss(divergence))
     yield same(detached, x.scored(-WEIGHTS[divergence](x.w, x.R)))
     yield same(x.mass * x.slope(DIFFERENTIABLE[divergence]), x.mass * detached)
-    yield from stopped(case)
+    yield from stopped(divergence, x)
 
 
-def without_the_mass(case: Case) -> Iterator[Found]:
+def without_the_mass(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """Without the factor Z the gradient is that of the objective divided by Z."""
-    divergence, x = case
     yield same(x.grad(stopped_loss(divergence)), -x.d_objective(divergence) / x.mass)
 
 
@@ -218,9 +208,8 @@ def derivative_of_the_ratio(x: OldMeasure) -> Iterator[Found]:
 
 
 @claim("RPG-4-minusJ", over=measures.each_divergence)
-def losses_are_minus_the_objective_up_to_constants(case: Case) -> Iterator[Found]:
+def losses_are_minus_the_objective_up_to_constants(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """L + J is one number at two policies, for all four divergences."""
-    divergence, x = case
     loss, objective = DIFFERENTIABLE[divergence], x.objective(divergence)
     other = x.problem.token_logp(x.problem.ref_logits).sum(-1)
     here, there = (x.mass * x.mean_loss(loss, logp) + objective(logp) for logp in (x.logp, other))
@@ -261,11 +250,10 @@ def without_a_reward_it_is_maximum_likelihood(x: OldMeasure) -> Iterator[Found]:
 
 
 @claim("RPG-4-sg", over=measures.each_divergence)
-def what_leaks_without_the_stop_gradient(case: Case) -> Iterator[Found]:
+def what_leaks_without_the_stop_gradient(divergence: str, x: OldMeasure) -> Iterator[Found]:
     """The derivative of the weight times log pi is added, and is zero in no world."""
-    divergence, x = case
     target = -x.d_objective(divergence)
     leaking = x.mass * x.grad(lambda logp, w, r: -WEIGHTS[divergence](w, r) * logp)
     yield differs(leaking, target)
-    yield from stopped(case)
+    yield from stopped(divergence, x)
     yield observed(relative(leaking, target))

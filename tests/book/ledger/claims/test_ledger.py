@@ -22,8 +22,8 @@ from kl_book.ledger.claims import (
     register,
     run,
 )
-from kl_book.ledger.claims.checks import Claim
-from kl_book.ledger.claims.comparisons import printed
+from kl_book.ledger.claims.checks import Claim, extremes
+from kl_book.ledger.claims.comparisons import observed, printed
 from kl_book.ledger.claims.ground import errors, sums, worlds
 from kl_book.ledger.claims.rows import errata
 from kl_book.ledger.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE
@@ -229,6 +229,20 @@ def test_evidence_that_lacks_what_it_must_say_is_refused(evidence, message, monk
     monkeypatch.setattr(Claim, "check", lambda self: Evidence(**evidence))
     with pytest.raises(ValueError, match=message):
         run("TM-eq3")
+
+
+def test_a_case_is_one_argument_or_a_tuple_of_several():
+    of_two, of_one = (Claim("x", f) for f in (lambda a, b: iter([a, b]), lambda a: iter([a])))
+    assert [*of_two.on((1, 2))] == [1, 2]
+    assert [*of_one.on((1, 2))] == [(1, 2)]
+
+
+def test_least_most_and_number_of_all_cases_fill_gaps():
+    assert observed(2, lost=3) == observed(2.0, lost=3.0)
+    assert extremes({"": [2.0, 1.0], "lost": [3.0]}) == {
+        **{"least": 1.0, "most": 2.0, "cases": 2},
+        **{"least_lost": 3.0, "most_lost": 3.0, "cases_lost": 1},
+    }
 
 
 def test_a_row_without_a_check_is_refused(monkeypatch):

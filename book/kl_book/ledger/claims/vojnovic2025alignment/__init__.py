@@ -1,7 +1,6 @@
 """The claims of "What is the Alignment Objective of GRPO?" (Vojnovic & Yun)."""
 
 from kl_book.ledger.claims.vojnovic2025alignment import (  # noqa: F401 - a section registers its checks
-    advantages,
     appendices,
     objective,
     preferences,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 
@@ -15,22 +14,14 @@ from kl_book.ledger.claims.ground.errors import hedged, relative
 from kl_book.ledger.claims.ground.groups import groups, standardized_or_zero
 from kl_book.ledger.claims.ground.sequences import token_kls
 from kl_book.ledger.claims.ground.sums import exact, mean, terms
-from kl_book.ledger.claims.ground.unnormalized import (
-    BETA,
-    MASSES,
-    Loss,
-    OldMeasure,
-    normalized,
-    unnormalized_reverse,
-)
+from kl_book.ledger.claims.ground.unnormalized import BETA, MASSES, OldMeasure, unnormalized_reverse
 from kl_book.ledger.claims.ground.world import Enumeration, each
-from kl_book.ledger.claims.ground.worlds import few_sampled_elsewhere, worlds
+from kl_book.ledger.claims.ground.worlds import all_worlds, few_sampled_elsewhere, sampled_elsewhere, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
 SIZE = 2
-Weight = Literal["none", "attached", "detached"]
 
 
 def k3(y: torch.Tensor) -> torch.Tensor:
@@ -59,67 +50,57 @@ def mean_of_k3_is_the_unnormalized_reverse_kl(w: Enumeration) -> Iterator[Found]
 # one decision, or a whole answer as one item
 
 
-def normalized_or_on_policy() -> list[OldMeasure]:
-    """Worlds that another policy samples, and worlds that sample themselves."""
-    return [*normalized(), *map(OldMeasure, worlds())]
-
-
-def penalty(problem: Problem, weight: Weight) -> Loss:
-    """k3(pi_ref / pi) of every sampled item, without w or times w, attached or in a stop-gradient."""
-    ref = terms(problem).ref_logp.sum(-1)
-
-    def loss(logp: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        factor = {"none": torch.ones_like(w), "attached": w, "detached": w.detach()}[weight]
-        return factor * k3((ref - logp).exp())
-
-    return loss
-
-
-def value(x: OldMeasure, weight: Weight) -> float:
-    """E over the old policy of the penalty."""
-    return float(x.mean_loss(penalty(x.problem, weight), x.logp))
-
-
-def gradient(x: OldMeasure, weight: Weight) -> torch.Tensor:
-    """E over the old policy of the differentiated penalty, [rows, vocab]."""
-    return x.grad(penalty(x.problem, weight))
-
-
-@claim("RPG-2.2-weight", over=normalized)
-def the_weight_makes_the_value_right(x: OldMeasure) -> Iterator[Found]:
+@claim("RPG-2.2-weight", over=each(sampled_elsewhere))
+def the_weight_makes_the_value_right(w: Enumeration) -> Iterator[Found]:
     """E over pi_old of w k3 is UKL(pi || pi_ref); without w it is another number."""
-    divergence = exact(unnormalized_reverse, x.problem)[0]
-    yield same(value(x, "attached"), divergence)
-    yield differs(value(x, "none"), divergence)
-    yield observed(value(x, "none") / divergence)
+    divergence = exact(unnormalized_reverse, w.problem)[0]
+    without = float(w.E(w.value("k3")))
+    yield same(w.E(OldMeasure(w.problem).w * w.value("k3")), divergence)
+    yield differs(without, divergence)
+    yield observed(without / divergence)
 
 
-@claim("RPG-1-corrected-loss", over=normalized_or_on_policy)
-def the_weight_makes_value_and_gradient_right(x: OldMeasure) -> Iterator[Found]:
+@claim("RPG-1-corrected-loss", over=each(all_worlds))
+def the_weight_makes_value_and_gradient_right(w: Enumeration) -> Iterator[Found]:
     """w k3 with w differentiated has the value and the gradient of UKL(pi || pi_ref); without w neither."""
-    divergence, target = exact(unnormalized_reverse, x.problem)
-    yield same(gradient(x, "attached"), target)
-    if x.problem.behavior_logits is None:
-        yield observed(on_policy=relative(gradient(x, "none"), target))
+    divergence, target = exact(unnormalized_reverse, w.problem)
+    yield same(w.E(w.in_loss("k3")), target)
+    if w.problem.behavior_logits is None:
+        yield observed(on_policy=relative(w.grad("k3"), target))
         return
-    yield same(value(x, "attached"), divergence)
-    yield differs(value(x, "none"), divergence)
-    yield differs(gradient(x, "none"), target)
-    yield observed(detached=relative(gradient(x, "detached"), target))
+    yield same(w.E(OldMeasure(w.problem).w * w.value("k3")), divergence)
+    yield differs(w.E(w.value("k3")), divergence)
+    yield differs(w.grad("k3"), target)
+    yield observed(detached=relative(w.E(w.in_loss("k3", "detached")), target))
+
+
+@claim("RPG-abs-k3", over=each(all_worlds))
+def k3_is_a_divergence_and_its_sampled_term_is_not(w: Enumeration) -> Iterator[Found]:
+    """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
+    divergence, target = exact(unnormalized_reverse, w.problem)
+    share = relative(w.grad("k3"), target)
+    yield printed(share)
+    if w.problem.behavior_logits is not None:
+        yield observed(older=share)
+        return
+    yield observed(share)
+    yield same(w.E(w.value("k3")), divergence, "inside")
+    yield same(w.E(w.value("k3")[:, None, None] * w.s + w.slope("k3")), target, "inside")
 
 
 # GRPO's objective as printed, token by token
 
 
-def grpo_gradient(problem: Problem, weight: Weight, beta: float = BETA) -> torch.Tensor:
-    """Gradient of J_GRPO over all groups, [rows, vocab]: clip term and KL, both averaged over tokens."""
+def grpo_gradient(problem: Problem, *, weighted: bool, beta: float = BETA) -> torch.Tensor:
+    """Gradient of J_GRPO over all groups, [rows, vocab]: clip term and KL, with w or without, over tokens."""
     t, mask = terms(problem), problem.completion_mask
     p, index = groups(problem, SIZE)
     length = mask.sum(-1, keepdim=True)
     leaf = t.logp.clone().requires_grad_()
-    w = (leaf - problem.token_logp(problem.sampled_from)).exp()
-    factor = {"none": torch.ones_like(w), "attached": w, "detached": w.detach()}[weight]
-    (slopes,) = torch.autograd.grad((factor * k3((t.ref_logp - leaf).exp()) * mask).sum(), leaf)
+    penalty = k3((t.ref_logp - leaf).exp()) * mask
+    if weighted:
+        penalty = (leaf - problem.token_logp(problem.sampled_from)).exp() * penalty
+    (slopes,) = torch.autograd.grad(penalty.sum(), leaf)
     clip = -surrogate_slopes(problem, index, standardized_or_zero(problem.rewards[index]))
     each = (clip - beta * slopes[index]) / length[index]
     return torch.einsum("g,git,gitrv->rv", p, each, t.scores[index]) / SIZE
@@ -131,7 +112,7 @@ def intended_gradient(problem: Problem, beta: float = BETA) -> torch.Tensor:
     length = problem.completion_mask.sum(-1)
     visited = mean(terms(problem).p, token_kls(problem, theta).sum(-1) / length)
     (divergence,) = torch.autograd.grad(visited, theta)
-    return grpo_gradient(problem, "none", beta=0.0) - beta * divergence
+    return grpo_gradient(problem, weighted=False, beta=0.0) - beta * divergence
 
 
 @claim("RPG-2.2-grpo")
@@ -139,8 +120,8 @@ def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
     """GRPO's printed objective has not the gradient of J_Clip - beta UKL; with w, and one length, it has."""
     shares = []
     for problem in few_sampled_elsewhere():
-        target, mended = intended_gradient(problem), grpo_gradient(problem, "attached")
-        shares.append(relative(grpo_gradient(problem, "none"), target))
+        target, mended = intended_gradient(problem), grpo_gradient(problem, weighted=True)
+        shares.append(relative(grpo_gradient(problem, weighted=False), target))
         yield observed(shares[-1])
         if len(problem.completion_mask.sum(-1).unique()) == 1:
             yield same(mended, target)
@@ -148,17 +129,3 @@ def without_the_weight_the_gradient_is_another() -> Iterator[Found]:
             yield observed(uneven=relative(mended, target))
     yield printed(hedged(share > TOLERANCE for share in shares))
     yield numbers(size=SIZE, beta=BETA)
-
-
-@claim("RPG-abs-k3", over=normalized_or_on_policy)
-def k3_is_a_divergence_and_its_sampled_term_is_not(x: OldMeasure) -> Iterator[Found]:
-    """As a mean over the policy k3 is UKL; the sampled penalty, differentiated, follows another KL."""
-    sampled, (divergence, target) = penalty(x.problem, "none"), exact(unnormalized_reverse, x.problem)
-    share = relative(gradient(x, "none"), target)
-    yield printed(share)
-    if x.problem.behavior_logits is not None:
-        yield observed(older=share)
-        return
-    yield observed(share)
-    yield same(value(x, "none"), divergence, "inside")
-    yield same(x.E(x.scored(sampled(x.logp, x.p, x.p)) + x.slope(sampled)), target, "inside")

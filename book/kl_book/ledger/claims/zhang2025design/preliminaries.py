@@ -15,7 +15,6 @@ from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, obs
 from kl_book.ledger.claims.ground import updates
 from kl_book.ledger.claims.ground.anchors import fisher
 from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.off_policy import average, times_score
 from kl_book.ledger.claims.ground.positions import equal_policies
 from kl_book.ledger.claims.ground.sequences import longer_trees, sum_from_here, values_of_prefixes
 from kl_book.ledger.claims.ground.sums import exact, field, forward_kl, reverse_kl, terms
@@ -163,18 +162,17 @@ def forward_kl_forces_no_zero() -> Iterator[Found]:
     yield numbers(larger=SHARES[0], smaller=1 - SHARES[0], covering=covering.gap, seeking=seeking.gap)
 
 
-@claim("RPG-2.1-shaping", over=all_worlds)
-def the_kl_can_be_put_into_the_reward(problem: Problem) -> Iterator[Found]:
+@claim("RPG-2.1-shaping", over=each(all_worlds))
+def the_kl_can_be_put_into_the_reward(w: Enumeration) -> Iterator[Found]:
     """With r - beta log-ratio as a constant, the score-function update is the gradient of E[R] - beta KL."""
-    target = updates.regularized_gradient(problem, BETA)
-    if problem.behavior_logits is None:
-        to_go = updates.every_token(problem, problem.rewards) - BETA * sum_from_here(terms(problem).log_ratio)
-        yield same(updates.token_field(problem, to_go), target)
+    target = updates.regularized_gradient(w.problem, BETA)
+    if w.problem.behavior_logits is None:
+        to_go = updates.every_token(w.problem, w.R) - BETA * sum_from_here(w.t.log_ratio)
+        yield same(w.E(w.tokens(to_go)), target)
         return
-    yield same(average(times_score(updates.shaped(problem, BETA), problem), problem), target)
-    of_the_sampler = problem.token_logp(problem.sampled_from).sum(-1) - terms(problem).ref_logp.sum(-1)
-    update = average(times_score(problem.rewards - BETA * of_the_sampler, problem), problem)
-    yield observed(relative(update, target))
+    yield same(w.E(w.times_score(w.R - BETA * w.l)), target)
+    of_the_sampler = w.problem.token_logp(w.problem.sampled_from).sum(-1) - w.ref.log()
+    yield observed(relative(w.E(w.times_score(w.R - BETA * of_the_sampler)), target))
     yield numbers(beta=BETA)
 
 

@@ -13,7 +13,7 @@ from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Form, Found, differs, same
 from kl_book.ledger.claims.ground.estimates import SAMPLED, k3, k3_plus_plus, k4, top_k_estimate
 from kl_book.ledger.claims.ground.positions import OBJECTIVES, SMALLEST_BIAS, importance_weighted, moments
-from kl_book.ledger.claims.ground.sequences import row_gradients, token_kls, visit_probabilities
+from kl_book.ledger.claims.ground.sequences import softmax_pull, token_kls, visit_probabilities
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, three_policies, tree_of
@@ -155,7 +155,7 @@ def exact_kl_needs_no_weight(w: Enumeration) -> Iterator[Found]:
     yield same(w.partial(), w.partial(visits=home))
     yield same(w.partial(visits=p * before), w.partial(visits=home), "inside")
     visits = visit_probabilities(w.problem, w.problem.sampled_from)
-    yield same(w.partial() / visits[:, None], row_gradients(w.problem), "inside")
+    yield same(w.partial() / visits[:, None], softmax_pull(w.problem.logits, w.problem.ref_logits), "inside")
 
 
 @words("EMA-5.2-exactonpolicy")

@@ -12,7 +12,7 @@ from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, num
 from kl_book.ledger.claims.ground import sequences
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.estimates import SAMPLED
-from kl_book.ledger.claims.ground.sequences import longer_trees, row_gradients, sum_from_here, token_kls
+from kl_book.ledger.claims.ground.sequences import longer_trees, softmax_pull, sum_from_here, token_kls
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import bandits, tree_of, trees
 from kl_companion.tabular import Problem
@@ -64,7 +64,8 @@ def difference_of_log_probs_in_the_reward(w: Enumeration) -> Iterator[Found]:
 
 def _token_level(w: Enumeration) -> torch.Tensor:
     """sum over prefixes of their probability times the gradient of their KL, [rows, vocab]."""
-    return sequences.visit_probabilities(w.problem, w.problem.logits)[:, None] * row_gradients(w.problem)
+    policy, reference = w.problem.logits, w.problem.ref_logits
+    return sequences.visit_probabilities(w.problem, policy)[:, None] * softmax_pull(policy, reference)
 
 
 @claim("EMA-eq13-14")

@@ -185,13 +185,6 @@ def apart_by_size(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float("inf") if error.isnan().any() else float(error.max())
 
 
-def softmax_pull(theta: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-    """Gradient of the KL of one softmax from another in the logits of the first, [..., vocab]."""
-    p = theta.softmax(-1)
-    x = theta.log_softmax(-1) - anchor.log_softmax(-1)
-    return p * (x - (p * x).sum(-1, keepdim=True))
-
-
 def top_curvature(theta: torch.Tensor) -> float:
     """Largest eigenvalue of the Fisher matrix diag(p) - p p^T of one softmax [vocab]."""
     p = theta.softmax(-1)

@@ -1,8 +1,8 @@
 """The best policy of a regularized objective, for the checks of emapg2026, appendix I.
 
 A policy is the best of a concave objective J exactly if no answer's slope of J exceeds the mean slope: the
-gap max g - sum pi g bounds what J can still gain. The multiplier is bisected in plain numbers, and every
-policy is judged by its gap, with slopes from automatic differentiation.
+gap max g - sum pi g bounds what J can still gain. Optima are the package's, and every policy is judged by its
+gap, with slopes from automatic differentiation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.printed_forms import BETA, LAMBDA, TABLES, Form, R, S, alpha_row
 from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
-from kl_companion.divergences import T
+from kl_companion.divergences import Divergence, T, make_divergence
 from kl_companion.tabular import Problem
+from kl_companion.theory import multiplier_range, optimal_policy, policy_at
 
 Objective = Callable[[torch.Tensor], torch.Tensor]
 Setting = tuple[Problem, float]
@@ -30,9 +31,10 @@ ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
 
 
 class BestPolicyCase(NamedTuple):
-    """A printed row as functions of numbers: f, (f')^{-1}, the range of f', f'(1), and policy/reference."""
+    """A printed row, its divergence, and functions: f, (f')^{-1}, the range of f', f'(1), policy/reference."""
 
     form: Form
+    divergence: Divergence
     f: Callable[[torch.Tensor], torch.Tensor]
     inverse: Callable[[float], float]
     low: float
@@ -48,6 +50,7 @@ def case(name: str) -> BestPolicyCase:
     slope = sympy.diff(form.f, T)
     return BestPolicyCase(
         form,
+        make_divergence(name, form.f, source="emapg2026, table 6"),
         as_function(form.f, T),
         sympy.lambdify(S, form.inverse, "math"),
         float(sympy.limit(slope, T, 0)),
@@ -133,26 +136,12 @@ class Best(NamedTuple):
 
 @cache
 def best_policy(name: str, problem: Problem, beta: float) -> Best:
-    """ref (f')^{-1}((R - lambda)/beta), 0 where R - lambda is not above beta f'(0+); lambda by bisection."""
-    c, r, q = case(name), problem.rewards.tolist(), reference(problem).tolist()
-
-    def tilts(lam: float) -> list[float]:
-        found = []
-        for reward in r:
-            s = (reward - lam) / beta
-            found.append(0.0 if s <= c.low else math.inf if s >= c.high else c.inverse(s))
-        return found
-
-    def total(lam: float) -> float:
-        return math.fsum(a * b for a, b in zip(q, tilts(lam), strict=True))
-
-    high = max(r) - beta * c.at_one  # no answer above its reference
-    low = max(min(r) - beta * c.at_one, max(r) - beta * c.high)
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if total(middle) > 1 else (low, middle)
-    policy = torch.tensor([a * b for a, b in zip(q, tilts(high), strict=True)], dtype=torch.float64)
-    excess = 0.0 if math.isinf(c.low) else violation(total(min(r) - beta * c.low) - 1)
-    return Best(policy, high, excess)
+    """The optimum of eq (136) by the package's solver, whose multiplier is that of an f with f'(1) = 0."""
+    world = (problem.rewards, reference(problem).log(), case(name).divergence, beta)
+    policy, multiplier = optimal_policy(*world)
+    interior = multiplier_range(*world).interior
+    total = policy_at(interior, *world).exp().sum() if interior.isfinite() else 1.0
+    return Best(policy.exp(), float(multiplier) - beta * case(name).at_one, violation(float(total) - 1))
 
 
 def z_star_solved(problem: Problem, beta: float) -> float:

@@ -70,11 +70,6 @@ def every_position() -> tuple[Problem, ...]:
     return positions() + equal_policies()
 
 
-def exact_gradient(problem: Problem, target: str = "reverse") -> torch.Tensor:
-    """Exact gradient of a divergence, [rows, vocab]."""
-    return exact(OBJECTIVES[target], problem)[1]
-
-
 def bias_of_value_and_gradient(estimate: Estimate, problem: Problem, target: str = "reverse") -> float:
     """Error of "value and gradient are unbiased"."""
     value, gradient = exact(OBJECTIVES[target], problem)

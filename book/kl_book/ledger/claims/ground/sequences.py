@@ -67,10 +67,10 @@ def visit_probabilities(problem: Problem, sampler: torch.Tensor) -> torch.Tensor
     return p @ rows.amax(1).to(p)
 
 
-def row_gradients(problem: Problem) -> torch.Tensor:
-    """pi (l - KL) of every prefix: the gradient of each next token's KL in its own logits, [rows, vocab]."""
-    p = problem.logits.softmax(-1)
-    x = problem.logits.log_softmax(-1) - problem.ref_logits.log_softmax(-1)
+def softmax_pull(theta: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    """Gradient of the KL of one softmax from another in the logits of the first, [..., vocab]."""
+    p = theta.softmax(-1)
+    x = theta.log_softmax(-1) - anchor.log_softmax(-1)
     return p * (x - (p * x).sum(-1, keepdim=True))
 
 

@@ -194,34 +194,15 @@ def not_of_order(power: float, order: float) -> float:
     return violation(abs(power - order) - SLACK)
 
 
-# MiniRL and its two variants
+def _with_constants(coefficient: Surrogate) -> Surrogate:
+    """E_mu[sum over tokens of a coefficient [count, length], held fixed, times the log-prob]."""
+    return lambda w, theta: w.E((coefficient(w, theta).detach() * w.problem.token_logp(theta)).sum(-1))
 
 
-def _objective(w: Engines, theta: torch.Tensor, coefficient: torch.Tensor) -> torch.Tensor:
-    """E_mu[sum over tokens of a constant coefficient [count, length] times the log-prob]."""
-    return w.E((coefficient.detach() * w.problem.token_logp(theta)).sum(-1))
-
-
-def minirl(w: Engines, theta: torch.Tensor) -> torch.Tensor:
-    """Eq (7)."""
-    return _objective(w, theta, w.open * w.ratios(theta) * w.advantage[:, None])
-
-
-def without_the_mask(w: Engines, theta: torch.Tensor) -> torch.Tensor:
-    """Eq (7) with M_t = 1."""
-    return _objective(w, theta, w.ratios(theta) * w.advantage[:, None])
-
-
-def on_policy(w: Engines, theta: torch.Tensor) -> torch.Tensor:
-    """Section 4.3: the weight is that of the older policy, a constant."""
-    return _objective(w, theta, w.older_ratio * w.advantage[:, None])
-
-
-def divided_by_length(w: Engines, theta: torch.Tensor) -> torch.Tensor:
-    """Section 4.3, with length normalization."""
-    return _objective(w, theta, w.older_ratio * (w.advantage / w.lengths)[:, None])
-
-
-def without_correction(w: Engines, theta: torch.Tensor) -> torch.Tensor:
-    """Section 4.3, without the weight between the engines."""
-    return _objective(w, theta, w.advantage[:, None].expand_as(w.mask))
+# MiniRL, eq (7); with M_t = 1; section 4.3, where the weight is that of the older policy, with length
+# normalization, and without the weight between the engines
+minirl = _with_constants(lambda w, theta: w.open * w.ratios(theta) * w.advantage[:, None])
+without_the_mask = _with_constants(lambda w, theta: w.ratios(theta) * w.advantage[:, None])
+on_policy = _with_constants(lambda w, theta: w.older_ratio * w.advantage[:, None])
+divided_by_length = _with_constants(lambda w, theta: w.older_ratio * (w.advantage / w.lengths)[:, None])
+without_correction = _with_constants(lambda w, theta: w.advantage[:, None].expand_as(w.mask))

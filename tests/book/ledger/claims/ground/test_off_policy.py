@@ -8,7 +8,6 @@ import torch
 from kl_book.ledger.claims.ground import groups, off_policy, spreads, sums, worlds
 from kl_book.ledger.claims.ground.sums import terms
 from kl_book.ledger.claims.ground.world import Enumeration
-from kl_book.ledger.claims.ground.worlds import two_policies
 
 SMALL = worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
 W = Enumeration(SMALL)
@@ -66,7 +65,7 @@ def test_the_ratio_up_to_which_k3_has_the_smaller_variance():
 
 
 def test_groups_and_centering():
-    p, index = groups.groups(two_policies((0.75, 0.25), (0.5, 0.5)), 2)
+    p, index = groups.groups(worlds.two_policies((0.75, 0.25), (0.5, 0.5)), 2)
     assert index.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert p.tolist() == pytest.approx([9 / 16, 3 / 16, 3 / 16, 1 / 16])
     x = torch.tensor([[1.0, 2.0, 6.0]])

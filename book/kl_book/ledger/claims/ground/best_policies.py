@@ -31,7 +31,7 @@ ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
 
 
 class BestPolicyCase(NamedTuple):
-    """A printed row, its divergence, and functions: f, (f')^{-1}, the range of f', f'(1), policy/reference."""
+    """A printed row, its divergence, and functions: f, (f')^{-1}, range of f', f'(1), policy/reference."""
 
     form: Form
     divergence: Divergence

@@ -8,9 +8,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, same
-from kl_book.ledger.claims.ground import learning, sequences
+from kl_book.ledger.claims.ground import learning, sequences, sums
 from kl_book.ledger.claims.ground.errors import apart, relative, worst
-from kl_book.ledger.claims.ground.sums import reverse_kl
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import arms, bandits, sampled_elsewhere, trees, worlds
 from kl_companion.tabular import learn
@@ -105,7 +104,7 @@ def a_wrong_gradient_can_be_unstable() -> Iterator[Found]:
     """Exact descent on k3 in the reward lets arms die out; k3 in the loss, biased too, does not."""
     problem = arms(50, 6)
     path = learn(problem, "k3", n=None, steps=600, lr=0.5, record=600).logp
-    before, after = reverse_kl(path, problem.ref_logits.squeeze(1).log_softmax(-1))
+    before, after = sums.reverse_kl(path, problem.ref_logits.squeeze(1).log_softmax(-1))
     yield at_most(after, before)
     yield printed(learning.training_is_unstable("k3"))
     yield printed(learning.training_is_stable("k1"))
@@ -116,7 +115,7 @@ def _frontier(w: Enumeration) -> tuple[float, float]:
     """Reward at equal KL(pi || pi_ref): of the optimum of reverse KL, and of that of forward KL."""
     ref_logp, r = w.t.ref_logp[:, 0], w.R
     other = optimal_policy(r, ref_logp, "forward_kl", 0.5).logp
-    best, _ = learning.optimum_at(float(reverse_kl(other, ref_logp)), r, ref_logp)
+    best, _ = learning.optimum_at(float(sums.reverse_kl(other, ref_logp)), r, ref_logp)
     return float((best.exp() * r).sum()), float((other.exp() * r).sum())
 
 

@@ -10,9 +10,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, inside, numbers, printed, same
+from kl_book.ledger.claims.ground import learning, sequences
 from kl_book.ledger.claims.ground.errors import apart, hedged, relative
-from kl_book.ledger.claims.ground.learning import lower_mean
-from kl_book.ledger.claims.ground.sequences import sequence_gradients, sum_from_here
 from kl_book.ledger.claims.ground.sums import exact, reverse_kl
 from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each
 from kl_book.ledger.claims.ground.worlds import arms, hedge_trees, trees, worlds
@@ -58,7 +57,7 @@ def second_misuse_takes_the_final_token_only() -> Iterator[Found]:
 @claim("AI-derivation", over=each(trees))
 def unbiased_gradient_of_sequences(w: Enumeration) -> Iterator[Found]:
     """The note's eq (7), and the same without its terms of mean zero: both have the KL's gradient."""
-    yield same(w.E(sequence_gradients(w.problem)), w.d_kl)
+    yield same(w.E(sequences.sequence_gradients(w.problem)), w.d_kl)
     yield same(w.E(w.cumulative()), w.d_kl)
 
 
@@ -72,7 +71,7 @@ def _objective(
 def right_gradient_in_the_usual_loop(w: Enumeration) -> Iterator[Found]:
     """As a loss, sg(log-ratios from here on) log pi, sample by sample; in the reward, on average."""
     leaf, beta = w.t.logp.clone().requires_grad_(), 0.3
-    loss = sum_from_here(leaf - w.t.ref_logp).detach() * leaf * w.problem.completion_mask
+    loss = sequences.sum_from_here(leaf - w.t.ref_logp).detach() * leaf * w.problem.completion_mask
     (c,) = torch.autograd.grad(loss.sum(), leaf)
     yield same(torch.einsum("it,itrv->irv", c, w.t.scores), w.cumulative())
     objective = partial(_objective, rewards=w.R, beta=beta)
@@ -87,9 +86,9 @@ def right_and_wrong_gradients_on_bandits() -> Iterator[Found]:
     paths = {k: learn(problem, k, n=4, steps=300, record=300).logp for k in ("k1", "k2", "k3")}
     start = reverse_kl(paths["k1"][0], reference)
     k1, k2, k3 = (reverse_kl(path[-1], reference) for path in paths.values())
-    yield inside(lower_mean(start, k1))
-    yield inside(lower_mean(k2, start))
-    yield inside(lower_mean(k3, start))
+    yield inside(learning.lower_mean(start, k1))
+    yield inside(learning.lower_mean(k2, start))
+    yield inside(learning.lower_mean(k3, start))
     better_k1, better_k3 = (int((end < start).sum()) for end in (k1, k3))
     yield printed((better_k1 + better_k3) / (2 * len(start)))
     yield numbers(bandits=len(start), start=start.mean(), end=k3.mean())

@@ -11,10 +11,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, numbers, printed, same
-from kl_book.ledger.claims.ground import anchors
+from kl_book.ledger.claims.ground import anchors, sums, worlds
 from kl_book.ledger.claims.ground.anchors import Rates, Walks, all_walks, ema_cycle, ema_step, times
-from kl_book.ledger.claims.ground.sums import exact, field, reverse_kl
-from kl_book.ledger.claims.ground.worlds import bandits
 
 SETTLED = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.9, 0.9))  # well below 1 + eta, as p + q eta
 STEPS = 400  # until the lag has settled to the last digits
@@ -122,12 +120,12 @@ def kl_that_the_walk_settles_at() -> Iterator[Found]:
         form = torch.einsum("ni,ij,nj->n", lag, x.fisher, lag)
         yield close((values * x.modes(lag).square()).sum(-1), form)
         yield close((values * _steady(x).square()).sum(-1) / 2, form / 2)
-    for problem in bandits()[1:8:3]:
+    for problem in worlds.bandits()[1:8:3]:
         values, vectors = torch.linalg.eigh(anchors.fisher(problem))
-        push, left = vectors.T @ field(problem.rewards, problem).flatten(), []
+        push, left = vectors.T @ sums.field(problem.rewards, problem).flatten(), []
         for alpha in (1e-1, 1e-2, 1e-3):  # eta = 0.9 and alpha beta = 0.2: the lag shrinks with alpha
             modes = alpha * push / (0.1 + 0.2 * values)
-            kl = exact(reverse_kl, anchors.with_lag(problem, (vectors @ modes)[None]))[0]
+            kl = sums.exact(sums.reverse_kl, anchors.with_lag(problem, (vectors @ modes)[None]))[0]
             left.append(abs(kl - float((values * modes.square()).sum() / 2)))
         yield printed(anchors.falls_as_power(left, 3))
 

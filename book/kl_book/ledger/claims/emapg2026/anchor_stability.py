@@ -11,7 +11,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, corrected, inside, numbers, printed, same
-from kl_book.ledger.claims.ground import anchors
+from kl_book.ledger.claims.ground import anchors, sequences
 from kl_book.ledger.claims.ground.anchors import (
     AnchorStep,
     Rates,
@@ -21,7 +21,6 @@ from kl_book.ledger.claims.ground.anchors import (
     ema_step,
     times,
 )
-from kl_book.ledger.claims.ground.sequences import softmax_pull
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, worlds
 
@@ -167,7 +166,7 @@ def the_unstable_regime() -> Iterator[Found]:
     anchor, sizes = theta - 1e-3 * (push - push.mean()) / (push - push.mean()).norm(), []
     by = Rates(0.9, 1.0, 1.1 * 1.9 / anchors.top_curvature(theta))
     for _ in range(600):
-        theta, anchor = ema_step(theta, anchor, 0.0, softmax_pull(theta, anchor), by)
+        theta, anchor = ema_step(theta, anchor, 0.0, sequences.softmax_pull(theta, anchor), by)
         sizes.append((theta - anchor).norm())
     yield numbers(high=max(sizes), late=max(sizes[-60:]))
 
@@ -193,7 +192,7 @@ def _softmax_cycles(a: float, eta: float, steps: int, cycles: int = 30) -> float
     p = theta.softmax(-1)
     steepest = torch.linalg.eigh(p.diag() - p[:, None] * p).eigenvectors[:, -1]
     start = theta, theta - 1e-6 * steepest
-    return _cycles(a / anchors.top_curvature(theta), eta, steps, cycles, start, softmax_pull) / 1e-6
+    return _cycles(a / anchors.top_curvature(theta), eta, steps, cycles, start, sequences.softmax_pull) / 1e-6
 
 
 def _steps(a: float, eta: float, steps: int) -> float:

@@ -9,8 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, printed, same
-from kl_book.ledger.claims.ground import estimates, positions
-from kl_book.ledger.claims.ground.errors import hedged
+from kl_book.ledger.claims.ground import errors, estimates, positions
 from kl_book.ledger.claims.ground.estimates import Estimate, k1, k2, k3, k3_plus_plus, k5
 from kl_book.ledger.claims.ground.positions import SMALLEST_BIAS, baseline_of_one, every_position, moments
 from kl_book.ledger.claims.ground.sums import exact, mean, ref_ratio
@@ -139,4 +138,4 @@ def a_baseline_of_one() -> Iterator[Found]:
         p, q = (x[0].softmax(-1) for x in (w.problem.logits, w.problem.ref_logits))
         yield same(saved, 1 + 3 * p @ p - 4 * p @ q)
     spread = [baseline_of_one(problem) for problem in hedge_bandits()]
-    yield printed(hedged(after < before for before, after, _ in spread))
+    yield printed(errors.hedged(after < before for before, after, _ in spread))

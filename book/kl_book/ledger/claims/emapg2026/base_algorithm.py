@@ -15,8 +15,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Form, Found, corrected, differs, inside, numbers, printed, same
-from kl_book.ledger.claims.ground.errors import apart, relative
-from kl_book.ledger.claims.ground.estimates import k4, k5
+from kl_book.ledger.claims.ground import errors, estimates
 from kl_book.ledger.claims.ground.positions import importance_weighted, moments
 from kl_book.ledger.claims.ground.rollouts import SIZES, group, rollouts, two_answers
 from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
@@ -86,7 +85,7 @@ def index_of_the_ratio() -> Iterator[Found]:
         s, a, ppo = ratios(w.problem), advantages(w.problem), by_ppo(w.problem)
         yield same(by_scores(s * mask(s, a), w), ppo, "corrected")
         fixed = s.split(1, dim=-1) if s.shape[1] > 1 else ()
-        off += [relative(by_scores(s * mask(x, a), w), ppo) for x in fixed]
+        off += [errors.relative(by_scores(s * mask(x, a), w), ppo) for x in fixed]
     yield printed(min(off))
     s = torch.tensor([1.4, 1.0], dtype=torch.float64)
     own, by_first, by_second = (mask(x, torch.ones(2)) for x in (s, s[[0, 0]], s[[1, 1]]))
@@ -104,7 +103,7 @@ def masks_and_ppo() -> Iterator[Found]:
     for sign, at in itertools.product((-1.5, 0.0, 1.5), (0.5, 1 - LOW, 1.0, 1 + HIGH, 1.6)):
         s, a = (torch.tensor([x], dtype=torch.float64) for x in (at, sign))
         sides = [float(surrogate(s + h, a) - surrogate(s, a)) / h for h in (-(2.0**-10), 2.0**-10)]
-        yield inside(min(apart(mask(s, a) * sign, side) for side in sides))
+        yield inside(min(errors.apart(mask(s, a) * sign, side) for side in sides))
     one = torch.ones(1, dtype=torch.float64)  # ratio and advantage
     yield numbers(clipped=surrogate(one, one), masked=math.log(0.5) * mask(one, one))
 
@@ -121,7 +120,7 @@ def _misfit(problem: Problem, strength: float) -> float:
     """
     averaged = _summed(problem, BETA, 1 / problem.completion_mask.sum(-1))
     summed = _summed(problem, strength)
-    return relative(averaged, float((averaged * summed).sum() / summed.square().sum()) * summed)
+    return errors.relative(averaged, float((averaged * summed).sum() / summed.square().sum()) * summed)
 
 
 @claim("EMA-appA-norm", over=each(rollouts, trees))
@@ -237,10 +236,10 @@ def normalization_over_the_batch() -> Iterator[Found]:
 @claim("EMA-appB-global+clip", over=each(one_token_elsewhere))
 def a_clip_to_one(w: Enumeration) -> Iterator[Found]:
     """clip(s, 1, 1) = 1: the sampled KL with it is the sampled KL without a weight, and biased alike."""
-    for estimate in (k4, k5):
+    for estimate in (estimates.k4, estimates.k5):
         value, gradient = moments(importance_weighted(estimate, w.problem, (1.0, 1.0)), w.problem)
         value_without, gradient_without = moments(estimate, w.problem)
         yield same(value, value_without)
         yield same(gradient, gradient_without)
         yield same(gradient, w.grad(estimate))
-    yield differs(w.grad(k4), w.d_kl)
+    yield differs(w.grad(estimates.k4), w.d_kl)

@@ -9,13 +9,11 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, same
-from kl_book.ledger.claims.ground import top_k
-from kl_book.ledger.claims.ground.estimates import score_ratio
+from kl_book.ledger.claims.ground import estimates, top_k, worlds
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
-from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 
-PRINTED = top_k.WrittenSplit(top_k.REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
-decisions = each(*bandits()[:6], *sampled_elsewhere()[:6])
+PRINTED = top_k.WrittenSplit(top_k.REVERSE.head, lambda p, q: estimates.score_ratio(p) * (q - p).detach())
+decisions = each(*worlds.bandits()[:6], *worlds.sampled_elsewhere()[:6])
 
 
 @claim("EMA-appA-sign", over=decisions)

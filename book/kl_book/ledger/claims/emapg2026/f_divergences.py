@@ -12,11 +12,10 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, inside, numbers, printed, same
+from kl_book.ledger.claims.ground import positions, top_k
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, bias_against, divergence
 from kl_book.ledger.claims.ground.estimates import k1, k4, score_ratio
-from kl_book.ledger.claims.ground.positions import baseline_gain
 from kl_book.ledger.claims.ground.sums import exact, mean, reverse_kl
-from kl_book.ledger.claims.ground.top_k import WrittenSplit, mean_of_top_k, subsets
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, hedge_bandits, two_policies
 from kl_companion.estimators.sampled import kf_plus_plus
@@ -67,10 +66,10 @@ def any_divergence_from_samples(w: Enumeration) -> Iterator[Found]:
 def any_divergence_with_a_head(w: Enumeration) -> Iterator[Found]:
     """Head of entries Q f(P/Q), tail r w f(1/w) with the same f: unbiased for every set of tokens."""
     for f in GENERATORS.values():
-        split = WrittenSplit(_entry(f), sampled(f))
+        split = top_k.WrittenSplit(_entry(f), sampled(f))
         right, slope = exact(divergence(f), w.problem)
-        for head in subsets(len(w.p)):
-            value, gradient = mean_of_top_k(split, head, w.problem)
+        for head in top_k.subsets(len(w.p)):
+            value, gradient = top_k.mean_of_top_k(split, head, w.problem)
             yield same(value, right)
             yield same(gradient, slope)
 
@@ -97,7 +96,7 @@ def detaching_the_log_ratio() -> Iterator[Found]:
     for w in each(hedge_bandits, two_policies((0.99, 0.01), (0.96, 0.04)))():
         for estimator in (k4, sampled(GENERATORS["reverse_kl"])):
             yield inside(bias_against(estimator, reverse_kl, w.problem))
-        before, after, saved = baseline_gain(w.l + 1, w.l, w.problem)
+        before, after, saved = positions.baseline_gain(w.l + 1, w.l, w.problem)
         yield inside(float(after >= before and saved > 0))
         yield at_most(abs(before - after - saved), 1e-12 * (1 + before), "inside")
         left.append(after / before)

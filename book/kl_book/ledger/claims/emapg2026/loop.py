@@ -14,10 +14,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, differs, same
-from kl_book.ledger.claims.ground import rollouts
-from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground import errors, rollouts, sequences
 from kl_book.ledger.claims.ground.rollouts import first_logit, two_answers
-from kl_book.ledger.claims.ground.sequences import loss_gradient, ratios, surrogate_gradient
 from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, tree_of, trees
@@ -32,7 +30,7 @@ def loop_gradient(problem: Problem, beta: float = BETA) -> torch.Tensor:
 
     The rewards are the advantages; the sampler is pi_old.
     """
-    return loss_gradient(problem, ratios(problem) * problem.rewards[:, None], beta)
+    return sequences.loss_gradient(problem, sequences.ratios(problem) * problem.rewards[:, None], beta)
 
 
 def run(
@@ -79,7 +77,7 @@ def _printed_step(w: Enumeration, rate: float = 0.1, beta: float = 0.5) -> torch
 def coefficient_of_the_kl(w: Enumeration) -> Iterator[Found]:
     """alpha must stand before the KL as well, or the optimum is that of beta/alpha."""
     rate, beta = 0.1, 0.5
-    yield same(_printed_step(w), rate * (w.Es(w.R) - beta * w.d_kl), by=relative)
+    yield same(_printed_step(w), rate * (w.Es(w.R) - beta * w.d_kl), by=errors.relative)
     best = Enumeration(at_optimum(w.problem, beta))
     yield same(rate * (best.Es(best.R) - beta * best.d_kl), 0.0, "corrected")
     yield same(_printed_step(Enumeration(at_optimum(w.problem, beta / rate))), 0.0, "corrected")
@@ -117,7 +115,7 @@ def the_whole_loop() -> Iterator[Found]:
     for w in each(rollouts.rollouts, trees)():
         yield same(loop_gradient(w.problem), BETA * w.partial() - w.d_reward)
     for w in each(sampled_elsewhere, _second_step())():
-        surrogate = surrogate_gradient(w.problem, partial(torch.mul, w.R[:, None]))
+        surrogate = sequences.surrogate_gradient(w.problem, partial(torch.mul, w.R[:, None]))
         yield same(-loop_gradient(w.problem, 0.0), surrogate)
 
 
@@ -141,7 +139,7 @@ def which_anchor(w: Enumeration) -> Iterator[Found]:
     """The KL of line 18 is to the moving anchor; to the fixed pi_ref it is another step."""
     moving, fixed = _after_three_steps(w.problem)
     right = BETA * moving.d_kl - moving.d_reward
-    yield same(loop_gradient(fixed.problem), right, by=relative)
+    yield same(loop_gradient(fixed.problem), right, by=errors.relative)
     yield same(loop_gradient(moving.problem), right, "inside")
     yield differs(moving.problem.ref_logits, w.problem.logits, "inside")
 

@@ -10,13 +10,10 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, printed, same
-from kl_book.ledger.claims.ground.best_policies import BETAS, best_policy, case
+from kl_book.ledger.claims.ground import best_policies, sequences, sums, targets
 from kl_book.ledger.claims.ground.divergences import GENERATORS, NAMED, divergence
 from kl_book.ledger.claims.ground.errors import apart, worst
 from kl_book.ledger.claims.ground.estimates import SAMPLED
-from kl_book.ledger.claims.ground.sequences import longer_trees
-from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.targets import at_optimum
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 
@@ -24,7 +21,7 @@ from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 @claim("EMA-intro-objectives")
 def two_ways_of_adding_a_kl() -> Iterator[Found]:
     """K1 of sequences in the reward follows the KL's gradient, K3 per token in the loss another field."""
-    for w in each(longer_trees)():
+    for w in each(sequences.longer_trees)():
         added = w.Es(w.l)
         of_k2, of_k3 = (w.grad(SAMPLED[name], per_token=True) for name in ("K2", "K3"))
         yield same(added, w.d_kl)
@@ -50,8 +47,8 @@ def with_discriminator(f: str, at: torch.Tensor, w: Enumeration) -> float:
 
 def implied_rewards(name: str, w: Enumeration, beta: float) -> float:
     """Error of "beta f'(pi*/ref) are the rewards up to one number", at the optimum under a divergence."""
-    leaf = (best_policy(name, w.problem, beta).policy / w.ref).requires_grad_()
-    (derivative,) = torch.autograd.grad(case(name).f(leaf).sum(), leaf)
+    leaf = (best_policies.best_policy(name, w.problem, beta).policy / w.ref).requires_grad_()
+    (derivative,) = torch.autograd.grad(best_policies.case(name).f(leaf).sum(), leaf)
     rest = beta * derivative - w.R
     return apart(rest, rest[0]) / (1 + beta * float(derivative.abs().max()))
 
@@ -61,9 +58,9 @@ def special_cases_of_f_divergences(w: Enumeration) -> Iterator[Found]:
     """GAN is f-GAN with Jensen-Shannon, DPO is f-DPO with t log t, and every f has its own."""
     p, q = w.p, w.ref
     gan = w.E((p / (p + q)).log()) + q @ (q / (p + q)).log()
-    yield same(gan, 2 * exact(NAMED["Jensen-Shannon"], w.problem)[0] - 2 * math.log(2))
+    yield same(gan, 2 * sums.exact(NAMED["Jensen-Shannon"], w.problem)[0] - 2 * math.log(2))
     for name, f in GENERATORS.items():
-        value = exact(divergence(f), w.problem)[0]
+        value = sums.exact(divergence(f), w.problem)[0]
         yield same(with_discriminator(name, p / q, w) / (1 + value), value / (1 + value))
         for other in (
             torch.ones_like(p),
@@ -73,7 +70,7 @@ def special_cases_of_f_divergences(w: Enumeration) -> Iterator[Found]:
             yield at_most(with_discriminator(name, other, w), value + 1e-12 * (1 + value))
     dpo = slope("reverse_kl", w.l.exp()) - w.l
     yield same(dpo, dpo[0])  # DPO's implicit reward, up to a number that cancels in pairs
-    for beta in BETAS:
+    for beta in best_policies.BETAS:
         for name in ("Reverse KL", "Forward KL", "Jensen-Shannon", "Squared Hellinger"):
             yield printed(implied_rewards(name, w, beta))
 
@@ -81,7 +78,7 @@ def special_cases_of_f_divergences(w: Enumeration) -> Iterator[Found]:
 @words("EMA-J4-offpolicy+prior")
 def rest_points() -> dict[str, Any]:
     """Losses whose gradients vanish at the optimum sample by sample, whoever samples, and the others."""
-    at_the_optimum = [Enumeration(at_optimum(p)) for p in sampled_elsewhere() if p.rows.shape[1] == 1]
+    at_the_optimum = [Enumeration(targets.at_optimum(p)) for p in sampled_elsewhere() if p.rows.shape[1] == 1]
     size = {name: worst(apart(w.at_target(fn), 0.0) for w in at_the_optimum) for name, fn in SAMPLED.items()}
     return {
         "at_rest": [name for name, x in size.items() if x < 1e-9],

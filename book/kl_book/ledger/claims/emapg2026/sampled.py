@@ -12,7 +12,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, same
-from kl_book.ledger.claims.ground import estimates, positions
+from kl_book.ledger.claims.ground import estimates, positions, sums
 from kl_book.ledger.claims.ground.estimates import SAMPLED, exact_reverse, k1, k3, k3_plus_plus, k4, k5
 from kl_book.ledger.claims.ground.positions import (
     SMALLEST_BIAS,
@@ -20,7 +20,6 @@ from kl_book.ledger.claims.ground.positions import (
     every_position,
     moments,
 )
-from kl_book.ledger.claims.ground.sums import ref_ratio
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import bandit
 
@@ -130,7 +129,7 @@ def k4_has_both(w: Enumeration) -> Iterator[Found]:
 @claim("EMA-eq24", "EMA-eq99-100", "EMA-eq101-102", over=each(every_position))
 def k5_has_both(w: Enumeration) -> Iterator[Found]:
     """sg(w) log w + log r: value and gradient of the forward KL; per sample w log w and (1 - w) s."""
-    ratio = ref_ratio(w.problem)
+    ratio = sums.ref_ratio(w.problem)
     yield printed(bias_of_value_and_gradient(k5, w.problem, "forward"))
     yield same(w.value(k5), ratio * ratio.log())
     yield same(w.E(w.value(k5)), w.forward)

@@ -9,8 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, same
-from kl_book.ledger.claims.ground import sequences
-from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground import errors, sequences
 from kl_book.ledger.claims.ground.estimates import SAMPLED
 from kl_book.ledger.claims.ground.sequences import longer_trees, softmax_pull, sum_from_here, token_kls
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
@@ -86,7 +85,7 @@ def what_grpo_differentiates(w: Enumeration) -> Iterator[Found]:
         yield same(w.grad(SAMPLED[name], per_token=True), w.partial(), "inside")
     k3 = w.grad(SAMPLED["K3"], per_token=True)
     yield same(k3, w.partial(forward=True), "inside")
-    yield same(k3, w.partial(), by=relative)
+    yield same(k3, w.partial(), by=errors.relative)
 
 
 @claim("EMA-eq15", over=each(longer_trees))

@@ -10,9 +10,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, corrected, inside, less, numbers, printed, rises, same
-from kl_book.ledger.claims.ground import synthetic_task
+from kl_book.ledger.claims.ground import sums, synthetic_task, top_k, worlds
 from kl_book.ledger.claims.ground.errors import degree, hedged
-from kl_book.ledger.claims.ground.sums import mean
 from kl_book.ledger.claims.ground.synthetic_task import (
     DRAWS,
     HEADS,
@@ -24,9 +23,7 @@ from kl_book.ledger.claims.ground.synthetic_task import (
     task,
     tasks,
 )
-from kl_book.ledger.claims.ground.top_k import PUBLISHED, heads
 from kl_book.ledger.claims.ground.world import Enumeration, each
-from kl_book.ledger.claims.ground.worlds import bandits
 
 LAST_SEED = SEEDS[-1]
 
@@ -36,7 +33,7 @@ def pairs() -> list[tuple[SyntheticTask, int]]:
     return list(itertools.product(tasks(), HEADS))
 
 
-@claim("EMA-G1", over=each(bandits))
+@claim("EMA-G1", over=each(worlds.bandits))
 def one_position_by_itself(w: Enumeration) -> Iterator[Found]:
     """Eq (103) at one position: its value is E[-log w] and its gradient P (l - KL), no other row in it."""
     yield same(w.kl, w.E(w.l))
@@ -54,16 +51,16 @@ def scale_meets_the_mass() -> Iterator[Found]:
         yield rises([float(t.logp.exp() @ t.logp) for t in (task(m, seed) for m in MASSES)])
 
 
-@claim("EMA-G2-sweep", over=each(*bandits()[:6]))
+@claim("EMA-G2-sweep", over=each(*worlds.bandits()[:6]))
 def error_is_bias_and_noise(w: Enumeration) -> Iterator[Found]:
     """Eq (108) squared is (|bias|^2 + variance / B) / |grad KL|^2: every pair of draws, on small worlds."""
-    split, p, q = PUBLISHED["reverse"][0], w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
+    split, p, q = top_k.PUBLISHED["reverse"][0], w.t.logp.sum(-1), w.t.ref_logp.sum(-1)
     x = SyntheticTask(0.0, 0, p, q, w.kl, w.d_kl.flatten())
-    for head in heads(p):
+    for head in top_k.heads(p):
         leaf = p.clone().requires_grad_()
         (c,) = torch.autograd.grad((split.head(leaf, q) * head).sum(), leaf)
         (d,) = torch.autograd.grad((split.tail(leaf, q) * ~head).sum(), leaf)
-        single = mean(c, w.s) + d[:, None, None] * w.s  # gradient of each draw
+        single = sums.mean(c, w.s) + d[:, None, None] * w.s  # gradient of each draw
         of_two = (single[:, None] + single) / 2 - w.d_kl
         mse = w.p @ of_two.flatten(2).square().sum(-1) @ w.p
         form = synthetic_task.errors_of(x, head * (x.log_ratio + 1), ~head * x.log_ratio)

@@ -12,14 +12,10 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, corrected, printed, same
-from kl_book.ledger.claims.ground import table_one, top_k
-from kl_book.ledger.claims.ground.errors import relative
+from kl_book.ledger.claims.ground import errors, sums, table_one, top_k, top_k_pull, worlds
 from kl_book.ledger.claims.ground.positions import equal_policies, moments, positions, reference_logps_read
-from kl_book.ledger.claims.ground.sums import exact, terms
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, REPAIRED, bias_of_top_k, mass_gradient
-from kl_book.ledger.claims.ground.top_k_pull import at_the_reference, numbers_of_the_pull, stops_at
 from kl_book.ledger.claims.ground.world import Enumeration
-from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere
 from kl_companion.tabular import Problem
 
 Sets = Callable[[Problem], Iterator[torch.Tensor]]
@@ -37,7 +33,7 @@ class Case(NamedTuple):
 words(
     *("EMA-abstract-topk", "EMA-eq25-26", "EMA-eq27", "EMA-alg1", "EMA-alg2", "EMA-5.3-anyset"),
     *("EMA-tab1-TopkR", "EMA-tab1-TopkF", "EMA-tab1-TopkF+overall", "EMA-G2-unbiased"),
-)(numbers_of_the_pull)
+)(top_k_pull.numbers_of_the_pull)
 
 
 def algorithm(x: Case) -> Iterator[Found]:
@@ -47,18 +43,18 @@ def algorithm(x: Case) -> Iterator[Found]:
     gradient is off by plus (reverse) or minus (forward) the gradient of the policy's probability of the set.
     """
     split, truth, sign = PUBLISHED[x.direction]
-    for problem in sampled_elsewhere()[:6] if x.elsewhere else bandits():
-        ratio, right = Enumeration(problem).rho if x.elsewhere else None, exact(truth, problem)
+    for problem in worlds.sampled_elsewhere()[:6] if x.elsewhere else worlds.bandits():
+        ratio, right = Enumeration(problem).rho if x.elsewhere else None, sums.exact(truth, problem)
         for chosen in x.sets(problem):
             value, gradient = bias_of_top_k(split, right, chosen, problem, ratio)
-            yield same(gradient + right[1], right[1], by=relative)
+            yield same(gradient + right[1], right[1], by=errors.relative)
             yield corrected(abs(value))
             yield same(gradient, sign * mass_gradient(chosen, problem), "corrected")
             for repaired in REPAIRED[x.direction]:
                 value, gradient = bias_of_top_k(repaired, right, chosen, problem, ratio)
                 yield corrected(abs(value))
                 yield same(gradient, 0.0, "corrected")
-    small = at_the_reference()
+    small = top_k_pull.at_the_reference()
     for repaired in REPAIRED[x.direction]:
         for chosen in x.sets(small):
             yield same(bias_of_top_k(repaired, truth, chosen, small)[1], 0.0, "corrected")
@@ -68,9 +64,9 @@ def algorithm(x: Case) -> Iterator[Found]:
 
 def stopping(x: Case) -> Iterator[Found]:
     """No expected gradient where the published form is said to stop, for sets that are held fixed."""
-    for problem in bandits()[:6]:
+    for problem in worlds.bandits()[:6]:
         for chosen in x.sets(problem):
-            end = stops_at(x.direction, chosen, problem)
+            end = top_k_pull.stops_at(x.direction, chosen, problem)
             yield same(top_k.mean_of_top_k(PUBLISHED[x.direction][0], chosen, end)[1], 0.0, "corrected")
             if x.direction == "forward":
                 p, q = end.logits[0].softmax(-1), problem.ref_logits[0].softmax(-1)
@@ -95,7 +91,7 @@ claim_rows(
 
 def _head_mass(problem: Problem, k: int, direction: str) -> torch.Tensor:
     """Gradient of the policy's mass on the top-k part, sum over S of pi s, [rows, vocab]."""
-    t = terms(problem)
+    t = sums.terms(problem)
     chosen = (t.ref_logp if direction == "forward" else t.logp)[:, 0].topk(k).indices
     p = problem.logits[0].softmax(-1)
     return torch.einsum("j,jrv->rv", p[chosen], t.scores[chosen, 0])
@@ -107,13 +103,13 @@ def top_k_row(direction: str) -> Iterator[Found]:
     row, (_, truth, sign) = table_one.TABLE_1[name], PUBLISHED[direction]
     yield corrected(table_one.error_of_row(name, bregman=True))
     for number, problem in enumerate(positions() + equal_policies()):
-        value, gradient = exact(truth, problem)
+        value, gradient = sums.exact(truth, problem)
         for k, form in enumerate(table_one.estimators_of_row(row, problem)):
             mean, slope = moments(form, problem)
             yield same(mean, value, "corrected")
             yield same(slope - gradient, sign * _head_mass(problem, k, direction), "corrected")
             if number < len(positions()):
-                yield same(slope, gradient, by=relative)
+                yield same(slope, gradient, by=errors.relative)
     for problem in positions()[::4]:
         yield corrected(table_one.memory_error(row, problem))
 

@@ -10,12 +10,11 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, words
 from kl_book.ledger.claims.comparisons import Found, at_most, less, printed, same
+from kl_book.ledger.claims.ground import positions, worlds
 from kl_book.ledger.claims.ground.estimates import k4, k5, top_k_estimate
-from kl_book.ledger.claims.ground.positions import SMALLEST_BIAS
 from kl_book.ledger.claims.ground.synthetic_task import HEADS, SyntheticTask, forms, tasks
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, bias_of_top_k, of_the_reference, of_the_sampler
 from kl_book.ledger.claims.ground.world import Enumeration, each
-from kl_book.ledger.claims.ground.worlds import bandits, sampled_elsewhere, three_policies
 
 
 def noise(x: SyntheticTask, k: int) -> float:
@@ -26,7 +25,7 @@ def noise(x: SyntheticTask, k: int) -> float:
 @claim("EMA-6-positive-k")
 def without_a_head_nothing_changes() -> Iterator[Found]:
     """k = 0 is K4 (forward: K5) sample by sample; each k of appendix G lowers the noise of every task."""
-    for w in each(bandits)():
+    for w in each(worlds.bandits)():
         for forward, sampled, right in ((False, k4, w.kl), (True, k5, w.forward)):
             everything, none = (partial(top_k_estimate, k=k, forward=forward) for k in (len(w.p), 0))
             yield same(w.value(everything), right)  # no noise is left
@@ -52,7 +51,7 @@ def noise_of_the_ends() -> dict[str, Any]:
 
 
 SETS = {"reverse": of_the_sampler, "forward": of_the_reference}
-NEAR = three_policies((0.5, 0.3, 0.2), (0.2, 0.35, 0.45), (0.48, 0.33, 0.19))  # near the sampler
+NEAR = worlds.three_policies((0.5, 0.3, 0.2), (0.2, 0.35, 0.45), (0.48, 0.33, 0.19))  # near the sampler
 
 
 def biases(w: Enumeration, direction: str, chosen: torch.Tensor) -> tuple[float, float, float]:
@@ -73,7 +72,7 @@ def outside(w: Enumeration, direction: str, chosen: torch.Tensor) -> float:
 
 def truncated(direction: str) -> Iterator[tuple[Enumeration, torch.Tensor]]:
     """Worlds that another policy samples, and every head of them that leaves a tail."""
-    for w in each(lambda: sampled_elsewhere()[:6], NEAR)():
+    for w in each(lambda: worlds.sampled_elsewhere()[:6], NEAR)():
         yield from ((w, chosen) for chosen in [*SETS[direction](w.problem)][1:-1])
 
 
@@ -84,8 +83,8 @@ def an_uncorrected_tail() -> Iterator[Found]:
         for w, chosen in truncated(direction):
             corrected, left, dropped = biases(w, direction, chosen)
             yield printed(corrected)
-            yield at_most(SMALLEST_BIAS, left)
-            yield at_most(SMALLEST_BIAS, dropped)
+            yield at_most(positions.SMALLEST_BIAS, left)
+            yield at_most(positions.SMALLEST_BIAS, dropped)
             yield same(dropped, outside(w, direction, chosen))
 
 

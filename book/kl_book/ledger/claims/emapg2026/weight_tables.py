@@ -9,6 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim_rows
 from kl_book.ledger.claims.comparisons import Form, Found, Shortfall, numbers, printed, same
+from kl_book.ledger.claims.ground import errors, worlds
 from kl_book.ledger.claims.ground.divergences import (
     NAMED,
     Pair,
@@ -17,11 +18,9 @@ from kl_book.ledger.claims.ground.divergences import (
     divergence,
     unequal,
 )
-from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.printed_forms import TABLES, Printed, alpha_row
 from kl_book.ledger.claims.ground.sums import exact, field, ref_ratio
 from kl_book.ledger.claims.ground.targets import target, targets
-from kl_book.ledger.claims.ground.worlds import two_policies
 from kl_companion.divergences import T, W
 
 NAMES = {
@@ -79,8 +78,8 @@ def mislabeled(names: tuple[str, str]) -> Iterator[Found]:
     yield from label(row, NAMED[name], target_first=False)
     yield from weight(row, target_first=False, form="corrected")
     yield from label(row, NAMED[right], target_first=False, form="corrected")
-    small = target(two_policies((0.75, 0.25), (0.5, 0.5))._replace(rewards=torch.zeros(2).double()))
-    apart = [relative(exact(NAMED[right], p)[1], exact(NAMED[name], p)[1]) for p in targets()]
+    small = target(worlds.two_policies((0.75, 0.25), (0.5, 0.5))._replace(rewards=torch.zeros(2).double()))
+    apart = [errors.relative(exact(NAMED[right], p)[1], exact(NAMED[name], p)[1]) for p in targets()]
     yield numbers(
         of_f=exact(divergence(as_function(row.f, T)), small)[0],
         of_the_name=exact(NAMED[name], small)[0],

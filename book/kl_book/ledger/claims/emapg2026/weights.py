@@ -15,13 +15,12 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, less, printed, same
+from kl_book.ledger.claims.ground import errors, worlds
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, arguments_exchanged, divergence
-from kl_book.ledger.claims.ground.errors import relative, violation
 from kl_book.ledger.claims.ground.groups import groups
 from kl_book.ledger.claims.ground.sums import exact, ref_ratio
 from kl_book.ledger.claims.ground.targets import at_optimum, target, targets
 from kl_book.ledger.claims.ground.world import Enumeration, each
-from kl_book.ledger.claims.ground.worlds import bandits, two_policies
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -56,7 +55,7 @@ def target_first(f: Function) -> Pair:
 ORDERS = ((policy_first, phi_weight), (target_first, psi_weight))
 
 
-@claim("EMA-K-logZ", over=each(bandits))
+@claim("EMA-K-logZ", over=each(worlds.bandits))
 def log_partition_function_is_the_best_value(w: Enumeration) -> Iterator[Found]:
     """log Z = max of E[R] - KL(pi||ref), reached at pi*; the expected reward alone is another number."""
     best = Enumeration(at_optimum(w.problem))
@@ -70,7 +69,7 @@ def log_partition_function_is_the_best_value(w: Enumeration) -> Iterator[Found]:
 @words("EMA-K-logZ")
 def two_even_answers() -> dict[str, Any]:
     """Rewards 1 and 0: log Z, and the expected reward of the optimal policy."""
-    even = two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
+    even = worlds.two_policies((0.5, 0.5), (0.5, 0.5))._replace(rewards=torch.tensor([1.0, 0.0]).double())
     best = Enumeration(at_optimum(even))
     return {"log_z": float(Enumeration(even).log_z), "reward": float(best.E(best.R))}
 
@@ -176,14 +175,14 @@ def estimated_by_counts(w: Enumeration, size: int, weight: Function) -> torch.Te
 
 def small_target() -> Enumeration:
     """Two answers, so that groups may be large."""
-    return Enumeration(target(bandits()[1]))
+    return Enumeration(target(worlds.bandits()[1]))
 
 
 def share_of_the_bias(size: int) -> float:
     """Bias of the weight -w in a group of this size, relative to the gradient that the true Z gives."""
     w = small_target()
     right = w.Es(psi_weight(GENERATORS["reverse_kl"], ref_ratio(w.problem)))
-    return relative(estimated_by_counts(w, size, torch.neg), right)
+    return errors.relative(estimated_by_counts(w, size, torch.neg), right)
 
 
 @claim("EMA-EM")
@@ -196,10 +195,10 @@ def z_from_the_group() -> Iterator[Found]:
         for size, f in itertools.product((2, 3), ("reverse_kl", "pearson")):
             weight = partial(phi_weight, GENERATORS[f])
             right = w.Es(weight(ref_ratio(w.problem)))
-            yield same(estimated(w, size, weight, left_out=True), right, by=relative)
+            yield same(estimated(w, size, weight, left_out=True), right, by=errors.relative)
     w = small_target()
     yield same(estimated_by_counts(w, 3, torch.neg), estimated(w, 3, torch.neg))
-    yield printed(violation(abs(share_of_the_bias(256) / share_of_the_bias(512) / 2 - 1) - 0.02))
+    yield printed(errors.violation(abs(share_of_the_bias(256) / share_of_the_bias(512) / 2 - 1) - 0.02))
 
 
 @words("EMA-EM")

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import violation
-from kl_book.ledger.claims.ground.sums import terms
+from kl_book.ledger.claims.ground import errors, sums
 from kl_book.ledger.claims.ground.worlds import bandits, trees
 from kl_companion.tabular import Problem
 
@@ -56,7 +55,7 @@ def linear_pull(theta: Any, anchor: Any) -> Any:
 
 def fisher(problem: Problem) -> torch.Tensor:
     """E[s s^T] over all sequences, s the score in all logits, [rows * vocab, rows * vocab]."""
-    t = terms(problem)
+    t = sums.terms(problem)
     score = t.score.flatten(1)
     return torch.einsum("i,ij,ik->jk", t.p, score, score)
 
@@ -201,7 +200,7 @@ def with_lag(problem: Problem, lag: torch.Tensor) -> Problem:
 
 def falls_as_power(found: list[float], order: int) -> float:
     """Error of "falls as size^order": what each tenth of the size leaves beyond one and a half times that."""
-    return violation(*(b - 1.5 * 10.0**-order * a - ROUNDING for a, b in pairwise(found)))
+    return errors.violation(*(b - 1.5 * 10.0**-order * a - ROUNDING for a, b in pairwise(found)))
 
 
 def changing_fisher(t: int) -> torch.Tensor:

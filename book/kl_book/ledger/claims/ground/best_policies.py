@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 
-from kl_book.ledger.claims.ground.divergences import as_function
+from kl_book.ledger.claims.ground import divergences, sums
 from kl_book.ledger.claims.ground.errors import apart, violation, worst
 from kl_book.ledger.claims.ground.printed_forms import BETA, LAMBDA, TABLES, Form, R, S, alpha_row
-from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl, terms
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
 from kl_companion.divergences import Divergence, T, make_divergence
 from kl_companion.tabular import Problem
@@ -51,7 +50,7 @@ def case(name: str) -> BestPolicyCase:
     return BestPolicyCase(
         form,
         make_divergence(name, form.f, source="emapg2026, table 6"),
-        as_function(form.f, T),
+        divergences.as_function(form.f, T),
         sympy.lambdify(S, form.inverse, "math"),
         float(sympy.limit(slope, T, 0)),
         float(sympy.limit(slope, T, sympy.oo)),
@@ -81,7 +80,7 @@ def settings() -> tuple[Setting, ...]:
 
 def reference(problem: Problem) -> torch.Tensor:
     """pi_ref of every answer, as the policies are built from it."""
-    return terms(problem).ref_logp.sum(-1).exp()
+    return sums.terms(problem).ref_logp.sum(-1).exp()
 
 
 def true_reference(problem: Problem) -> torch.Tensor:
@@ -99,8 +98,8 @@ def with_kl(direction: str, problem: Problem, beta: float) -> Objective:
     """Eq (127), ``"reverse"``, or eq (128), ``"forward"``."""
     log_q, r = true_reference(problem).log(), problem.rewards
     if direction == "reverse":
-        return lambda p: (p * r).sum() - beta * reverse_kl(p.log(), log_q)
-    return lambda p: (p * r).sum() - beta * forward_kl(p.log(), log_q)
+        return lambda p: (p * r).sum() - beta * sums.reverse_kl(p.log(), log_q)
+    return lambda p: (p * r).sum() - beta * sums.forward_kl(p.log(), log_q)
 
 
 def simplex_slopes(f: Objective, at: torch.Tensor) -> torch.Tensor:

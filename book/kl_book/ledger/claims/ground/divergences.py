@@ -7,8 +7,7 @@ from collections.abc import Callable
 import sympy
 import torch
 
-from kl_book.ledger.claims.ground import sums
-from kl_book.ledger.claims.ground.errors import apart, worst
+from kl_book.ledger.claims.ground import errors, sums
 from kl_companion.divergences import W
 from kl_companion.tabular import Problem
 
@@ -72,10 +71,10 @@ def bias_against(estimator: Pair, truth: Pair, problem: Problem) -> float:
     """Error of "value and gradient of the estimator are those of the divergence"."""
     t = sums.terms(problem)
     value, slope = sums.exact(truth, problem)
-    return worst(
+    return errors.worst(
         (
-            apart(sums.mean(t.p, sums.values(estimator, problem)), value),
-            apart(sums.mean(t.p, sums.differentiated(estimator, problem)), slope),
+            errors.apart(sums.mean(t.p, sums.values(estimator, problem)), value),
+            errors.apart(sums.mean(t.p, sums.differentiated(estimator, problem)), slope),
         )
     )
 

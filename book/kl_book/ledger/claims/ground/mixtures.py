@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground.sums import reverse_kl
-from kl_book.ledger.claims.ground.surrogates import Engines, of_tokens
+from kl_book.ledger.claims.ground import sums, surrogates
 from kl_companion.tabular import Problem, prefix_tree
 
 GRID = 0.5  # of the numbers in the inference engine
@@ -76,12 +75,12 @@ def rounded(mixture: Mixture) -> Mixture:
 
 def divergence_of_tokens(first: torch.Tensor, second: torch.Tensor) -> float:
     """KL of the next token from log-probs [rows, vocab], averaged over the prefixes."""
-    return float(reverse_kl(first, second).mean())
+    return float(sums.reverse_kl(first, second).mean())
 
 
-def world(target: torch.Tensor, older: torch.Tensor, sampler: torch.Tensor) -> Engines:
+def world(target: torch.Tensor, older: torch.Tensor, sampler: torch.Tensor) -> surrogates.Engines:
     """The tree with these logits [rows, vocab] of the target, of the older policy and of the sampler."""
-    return Engines(_tree()._replace(logits=target, ref_logits=older, behavior_logits=sampler))
+    return surrogates.Engines(_tree()._replace(logits=target, ref_logits=older, behavior_logits=sampler))
 
 
 def sampler_logits(mixture: Mixture) -> torch.Tensor:
@@ -94,7 +93,7 @@ def token_gradient(mixture: Mixture, experts: torch.Tensor, sampler: torch.Tenso
     """Gradient of the token objective in all parameters, with the experts held fixed."""
     leaves = Mixture(*(x.detach().clone().requires_grad_() for x in mixture))
     target = logits(leaves, experts)
-    value = of_tokens(world(target.detach(), target.detach(), sampler), target)
+    value = surrogates.of_tokens(world(target.detach(), target.detach(), sampler), target)
     return Mixture(*torch.autograd.grad(value, leaves))
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import apart
+from kl_book.ledger.claims.ground import errors, worlds
 from kl_book.ledger.claims.ground.estimates import Estimate
 from kl_book.ledger.claims.ground.sums import (
     exact,
@@ -17,7 +17,6 @@ from kl_book.ledger.claims.ground.sums import (
     terms,
     variance,
 )
-from kl_book.ledger.claims.ground.worlds import bandits, two_policies
 from kl_companion.tabular import Problem, bandit
 
 SMALLEST_BIAS = 1e-8  # of a biased estimate, in every single world, that nearest to the reference included
@@ -35,14 +34,14 @@ OBJECTIVES = {
 @cache
 def positions() -> tuple[Problem, ...]:
     """One token at a given prefix: near to and far from the reference, and with many tokens."""
-    far = two_policies((0.999, 0.001), (0.5, 0.5))
-    return (*bandits(), far, bandit(12, seed=3, scale=4.0), bandit(40, seed=5))
+    far = worlds.two_policies((0.999, 0.001), (0.5, 0.5))
+    return (*worlds.bandits(), far, bandit(12, seed=3, scale=4.0), bandit(40, seed=5))
 
 
 @cache
 def equal_policies() -> tuple[Problem, ...]:
     """One token, policy = reference."""
-    return two_policies((0.75, 0.25), (0.75, 0.25)), bandit(6, seed=8, scale=0.0)
+    return worlds.two_policies((0.75, 0.25), (0.75, 0.25)), bandit(6, seed=8, scale=0.0)
 
 
 def moments(estimate: Estimate, problem: Problem) -> tuple[float, torch.Tensor]:
@@ -74,7 +73,7 @@ def bias_of_value_and_gradient(estimate: Estimate, problem: Problem, target: str
     """Error of "value and gradient are unbiased"."""
     value, gradient = exact(OBJECTIVES[target], problem)
     found = moments(estimate, problem)
-    return max(apart(found[0], value), apart(found[1], gradient))
+    return max(errors.apart(found[0], value), errors.apart(found[1], gradient))
 
 
 def sampled_values_and_gradients(estimate: Estimate, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:

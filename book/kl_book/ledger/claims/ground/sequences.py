@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import apart
+from kl_book.ledger.claims.ground import errors, worlds
 from kl_book.ledger.claims.ground.sums import differentiated, forward_kl, mean, reverse_kl, terms
-from kl_book.ledger.claims.ground.worlds import trees
 from kl_companion.tabular import Problem, prefix_tree
 
 
@@ -95,7 +94,7 @@ def curl(problem: Problem, name: str) -> float:
         return mean(terms(there).p, differentiated(name, there, per_token=True))
 
     found = jacobian(update, problem)
-    return apart(found, found.T)
+    return errors.apart(found, found.T)
 
 
 def prefixes_without_effect(problem: Problem) -> float:
@@ -123,4 +122,4 @@ def values_of_prefixes(problem: Problem, to_go: torch.Tensor | None = None) -> t
 
 def longer_trees() -> tuple[Problem, ...]:
     """Trees of two and three tokens; those with end-of-sequence have sequences of unequal length."""
-    return (*trees(), prefix_tree(4, 2, seed=9, scale=3.0))
+    return (*worlds.trees(), prefix_tree(4, 2, seed=9, scale=3.0))

@@ -10,8 +10,7 @@ from functools import cache
 import sympy
 
 from kl_book.ledger.claims.comparisons import Shortfall, regardless
-from kl_book.ledger.claims.ground.errors import violation
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
+from kl_book.ledger.claims.ground import errors, off_policy
 from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
 from kl_book.ledger.claims.ground.worlds import near, two_policies, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
@@ -78,7 +77,7 @@ def share_of_larger_variance(*names: str) -> tuple[float, float]:
         inside += [larger("k3", p) for p in one_sided()]
         inside += [excess_of_k3(p) > TOLERANCE for p in far]
         inside.append(not larger("k3", just_beyond()))  # the bound is sharp
-    return share_of_cases(printed), share_of_cases(inside)
+    return off_policy.share_of_cases(printed), off_policy.share_of_cases(inside)
 
 
 def smaller_variances(*names: str) -> Iterator[Shortfall]:
@@ -87,4 +86,4 @@ def smaller_variances(*names: str) -> Iterator[Shortfall]:
     yield Shortfall("printed", share)
     yield Shortfall("inside", share_inside)
     for name, problem in itertools.product(names, worlds()):
-        yield from regardless(violation(-float(values(name, problem).min())))
+        yield from regardless(errors.violation(-float(values(name, problem).min())))

@@ -13,12 +13,9 @@ from typing import Any
 
 import torch
 
-from kl_book.ledger.claims.ground.errors import violation
+from kl_book.ledger.claims.ground import errors, sums, updates, worlds
 from kl_book.ledger.claims.ground.sequences import ratios
-from kl_book.ledger.claims.ground.sums import exact
-from kl_book.ledger.claims.ground.updates import every_token
 from kl_book.ledger.claims.ground.world import Enumeration
-from kl_book.ledger.claims.ground.worlds import hedge_trees
 from kl_companion.tabular import Problem, prefix_tree
 
 LOW, HIGH = 0.2, 0.27  # margins of the clip in zheng2025stabilizing, section 4.2
@@ -87,12 +84,12 @@ class Engines(Enumeration):
     @property
     def expected_reward(self) -> float:
         """Exact E[R] under the policy."""
-        return exact(lambda p, q: p.exp() @ self.R, self.problem)[0]
+        return sums.exact(lambda p, q: p.exp() @ self.R, self.problem)[0]
 
     @property
     def token_terms(self) -> torch.Tensor:
         """What eq (4) averages: sum over tokens of ratio, reward and score, [count, rows, vocab]."""
-        return self.tokens(self.ratio * every_token(self.problem, self.R))
+        return self.tokens(self.ratio * updates.every_token(self.problem, self.R))
 
     def ratios(self, theta: torch.Tensor) -> torch.Tensor:
         """`ratio` at other logits, differentiable, [count, length]."""
@@ -161,7 +158,7 @@ def sampled_trees() -> tuple[Engines, ...]:
 
 def sampled_by_the_reference() -> list[Engines]:
     """The trees of the list for hedges, sampled by their reference."""
-    return [Engines(p._replace(behavior_logits=p.ref_logits)) for p in hedge_trees()]
+    return [Engines(p._replace(behavior_logits=p.ref_logits)) for p in worlds.hedge_trees()]
 
 
 def of_answers(w: Engines, theta: torch.Tensor) -> torch.Tensor:
@@ -191,7 +188,7 @@ def exponent(size: Callable[[float], float], at: float = SMALL) -> float:
 
 def not_of_order(power: float, order: float) -> float:
     """Error of "shrinks with this power"."""
-    return violation(abs(power - order) - SLACK)
+    return errors.violation(abs(power - order) - SLACK)
 
 
 def _with_constants(coefficient: Surrogate) -> Surrogate:

@@ -6,15 +6,14 @@ from functools import cache
 
 import torch
 
-from kl_book.ledger.claims.ground.sums import terms
-from kl_book.ledger.claims.ground.worlds import bandits
+from kl_book.ledger.claims.ground import sums, worlds
 from kl_companion.tabular import Problem
 
 
 @cache
 def target(problem: Problem) -> Problem:
     """The same world with its optimal policy pi_ref e^R / Z in the place of the reference."""
-    t = terms(problem)
+    t = sums.terms(problem)
     logits = torch.zeros_like(problem.ref_logits)
     tokens = problem.sequences[:, 0]
     return problem._replace(
@@ -30,4 +29,4 @@ def at_optimum(problem: Problem, beta: float = 1.0) -> Problem:
 @cache
 def targets() -> tuple[Problem, ...]:
     """`bandits`, with their optimal policies as the reference."""
-    return tuple(target(p) for p in bandits())
+    return tuple(target(p) for p in worlds.bandits())

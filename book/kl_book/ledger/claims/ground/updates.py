@@ -10,9 +10,7 @@ from functools import cache
 
 import torch
 
-from kl_book.ledger.claims.ground import sums
-from kl_book.ledger.claims.ground.sequences import sum_from_here, token_weighted
-from kl_book.ledger.claims.ground.worlds import bandits, trees
+from kl_book.ledger.claims.ground import sequences, sums, worlds
 from kl_companion.tabular import Problem
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -41,7 +39,7 @@ def binary(problem: Problem) -> Problem:
 @cache
 def graded() -> tuple[Problem, ...]:
     """Bandits of 3 and 6 arms and trees, with rewards 0 and 1."""
-    return tuple(binary(p) for p in (*bandits()[3:], *trees()))
+    return tuple(binary(p) for p in (*worlds.bandits()[3:], *worlds.trees()))
 
 
 def graded_trees() -> tuple[Problem, ...]:
@@ -52,7 +50,7 @@ def graded_trees() -> tuple[Problem, ...]:
 @cache
 def graded_pairs() -> tuple[Problem, ...]:
     """Bandits of two arms, one of them right."""
-    return tuple(binary(p) for p in bandits()[:3])
+    return tuple(binary(p) for p in worlds.bandits()[:3])
 
 
 def population_mean(problem: Problem, x: torch.Tensor) -> float:
@@ -122,7 +120,7 @@ def coordinates(update: torch.Tensor, *along: torch.Tensor) -> torch.Tensor:
 
 def token_field(problem: Problem, coefficient: torch.Tensor) -> torch.Tensor:
     """E[sum_t c_t s_t] for coefficients [count, length], [rows, vocab]."""
-    return sums.mean(sums.terms(problem).p, token_weighted(problem, coefficient))
+    return sums.mean(sums.terms(problem).p, sequences.token_weighted(problem, coefficient))
 
 
 def every_token(problem: Problem, x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +143,7 @@ def local_slopes(f: str, problem: Problem) -> torch.Tensor:
 
 def later(x: torch.Tensor) -> torch.Tensor:
     """Sum of the entries after each, along the last axis."""
-    return sum_from_here(x) - x
+    return sequences.sum_from_here(x) - x
 
 
 def penalty_gradient(f: str, problem: Problem) -> torch.Tensor:

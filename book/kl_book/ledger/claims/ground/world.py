@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from kl_book.ledger.claims.ground import sequences, sums, worlds
-from kl_book.ledger.claims.ground.estimates import Estimate, logp_slope
+from kl_book.ledger.claims.ground import estimates, sequences, sums, worlds
 from kl_companion.estimators import get_estimator
 from kl_companion.tabular import Problem
 
@@ -111,10 +110,10 @@ class Enumeration(NamedTuple):
         """Gradient of KL(pi* || pi), [rows, vocab]."""
         return self.to_target(forward=True)[1]
 
-    def at_target(self, estimate: Estimate) -> torch.Tensor:
+    def at_target(self, estimate: estimates.Estimate) -> torch.Tensor:
         """What multiplies the score in the gradient of an estimate with pi* as its reference, [count]."""
         t = self.t
-        return logp_slope(estimate, t.logp.sum(-1), t.ref_logp.sum(-1) + self.R - self.log_z)
+        return estimates.logp_slope(estimate, t.logp.sum(-1), t.ref_logp.sum(-1) + self.R - self.log_z)
 
     def to_target(self, *, forward: bool = False) -> tuple[float, torch.Tensor]:
         """KL(pi || pi*), or with its arguments exchanged: value and gradient."""

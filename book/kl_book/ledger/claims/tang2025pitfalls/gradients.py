@@ -9,8 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, same
-from kl_book.ledger.claims.ground import sums
-from kl_book.ledger.claims.ground.errors import degree, relative
+from kl_book.ledger.claims.ground import errors, sums
 from kl_book.ledger.claims.ground.groups import centered, groups
 from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, hedge_bandits, hedge_trees, worlds
@@ -93,7 +92,7 @@ def factor_scales_the_gradient_of_the_other_kl(w: Enumeration) -> Iterator[Found
     """A vector of mean lambda grad KL(pi_ref || pi); the printed right-hand side is a number."""
     for lam in LAMBDAS:
         mean = w.grad(f"k_lambda({lam:g})")
-        yield same(torch.full_like(mean, lam * w.forward), mean, by=relative)
+        yield same(torch.full_like(mean, lam * w.forward), mean, by=errors.relative)
         yield same(mean, lam * w.d_forward, "corrected")
     yield numbers(gradient=SMALL.grad("k_lambda(1)"), kl=SMALL.forward)
 
@@ -157,7 +156,7 @@ def the_kl_is_a_near_optimal_baseline() -> Iterator[Found]:
         yield same(at_kl / none, least / none, "inside")
     least, at_kl, none = _with_baselines(two((0.6, 0.3, 0.1), (0.2, 0.4, 0.4)))
     fixed = [_with_baselines(w) for w in each(hedge_bandits, hedge_trees)()]
-    beyond = sum(degree(kl / max(best, 1e-300) - 1) > 0 for best, kl, _ in fixed)
+    beyond = sum(errors.degree(kl / max(best, 1e-300) - 1) > 0 for best, kl, _ in fixed)
     worse = sum(kl > other for _, kl, other in fixed)
     pairs = zip(arms(20).logits, arms(20).ref_logits, strict=True)
     drawn = [_with_baselines(Enumeration(arms()._replace(logits=a, ref_logits=b))) for a, b in pairs]

@@ -9,9 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
-from kl_book.ledger.claims.ground import sequences
-from kl_book.ledger.claims.ground.errors import hedged, relative
-from kl_book.ledger.claims.ground.learning import lower_mean
+from kl_book.ledger.claims.ground import errors, learning, sequences
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import hedge_trees, trees
 from kl_companion.tabular import prefix_tree
@@ -90,7 +88,7 @@ def exact_token_kls_improve_on_the_cumulative_estimate() -> Iterator[Found]:
         yield same(w.E(better), w.d_kl)
         yield same(w.E(with_a_critic(w)), w.d_kl)
     *shares, worse = shares
-    yield printed(hedged(s < 1 for s in shares))
+    yield printed(errors.hedged(s < 1 for s in shares))
     yield numbers(lower=sum(s < 1 for s in shares), trees=len(shares), worse=worse)
     yield numbers(average=sum(shares) / len(shares), most=max(shares))
 
@@ -115,7 +113,7 @@ def full_gradient_minimizes_the_sequence_kl_faster() -> Iterator[Found]:
     descents = torch.tensor([[_descent(w) for w in several] for several in drawn])
     rates, cosines = descents.unbind(-1)
     for rate in rates:
-        yield printed(lower_mean(rate, torch.ones_like(rate)))
+        yield printed(learning.lower_mean(rate, torch.ones_like(rate)))
     yield at_most(rates.mean(-1)[1:], rates.mean(-1)[:-1])
     for w in each(trees)():
         yield same(w.grad("k2", per_token=True), w.partial())
@@ -125,7 +123,7 @@ def full_gradient_minimizes_the_sequence_kl_faster() -> Iterator[Found]:
 
 def _apart_per_token(w: Enumeration) -> float:
     """Distance of the expected token-level gradients of k3 and k2, over the size of the latter."""
-    return relative(w.grad("k3", per_token=True), w.grad("k2", per_token=True))
+    return errors.relative(w.grad("k3", per_token=True), w.grad("k2", per_token=True))
 
 
 @claim("TM-5.2-far")

@@ -8,8 +8,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, same
-from kl_book.ledger.claims.ground.errors import apart
-from kl_book.ledger.claims.ground.estimates import full_square
+from kl_book.ledger.claims.ground import errors, estimates
 from kl_book.ledger.claims.ground.sums import exact
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, three_policies, trees, worlds
@@ -18,7 +17,7 @@ from kl_book.ledger.claims.standard import TOLERANCE
 
 def _off(estimator: str, w: Enumeration) -> float:
     """Bias of the value from samples of another policy, weighted with the ratio pi/mu."""
-    return apart(w.E(w.rho * w.value(estimator)), w.kl)
+    return errors.apart(w.E(w.rho * w.value(estimator)), w.kl)
 
 
 @claim("TM-6-needs-pi")
@@ -41,15 +40,15 @@ def the_kl_from_samples_of_another_policy() -> Iterator[Found]:
 
 def _regularizer(w: Enumeration) -> torch.Tensor:
     """Gradient of E_mu[(log-ratio of whole sequences)^2] with mu held fixed, [rows, vocab]."""
-    return exact(lambda logp, ref_logp: (w.p * full_square(logp, ref_logp)).sum(), w.problem)[1]
+    return exact(lambda logp, ref_logp: (w.p * estimates.full_square(logp, ref_logp)).sum(), w.problem)[1]
 
 
 @claim("TM-6-faithful", over=each(worlds, sampled_elsewhere))
 def squared_log_ratio_of_sequences_off_policy(w: Enumeration) -> Iterator[Found]:
     """Of whole sequences its samples have the regularizer's gradient; summed over tokens they do not."""
-    yield same(w.grad(full_square), _regularizer(w))
+    yield same(w.grad(estimates.full_square), _regularizer(w))
     if w.problem.rows.shape[1] > 1:
-        yield differs(w.grad(full_square, per_token=True), _regularizer(w))
+        yield differs(w.grad(estimates.full_square, per_token=True), _regularizer(w))
 
 
 @claim("TM-6-special-case")

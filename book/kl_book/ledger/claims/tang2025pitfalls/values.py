@@ -8,9 +8,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, less, numbers, printed, same
-from kl_book.ledger.claims.ground import sums
-from kl_book.ledger.claims.ground.errors import hedged
-from kl_book.ledger.claims.ground.spreads import K3_BOUND
+from kl_book.ledger.claims.ground import errors, spreads, sums
 from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import arms, bandits, hedge_bandits, worlds
 from kl_book.ledger.claims.standard import DEGREE
@@ -77,11 +75,11 @@ def control_variate_reduces_the_variance() -> Iterator[Found]:
         if formula >= 0:
             yield less(0.0, sampled, by=0.0)
     for shift, sign in ((-0.02, 1), (0.02, -1)):  # one rare arm just inside and just outside of the bound
-        rare = two((1e-6, 1 - 1e-6), (x := (K3_BOUND + shift) * 1e-6, 1 - x))
+        rare = two((1e-6, 1 - 1e-6), (x := (spreads.K3_BOUND + shift) * 1e-6, 1 - x))
         yield less(0.0, sign * _formula(rare), by=0.0)
     k1, k3 = (draw_statistics(k, arms()).value_variance for k in ("k1", "k3"))
-    yield printed(hedged((k3 < k1).tolist()))
-    yield numbers(lower=int((k3 < k1).sum()), bandits=len(k1), safe=K3_BOUND)
+    yield printed(errors.hedged((k3 < k1).tolist()))
+    yield numbers(lower=int((k3 < k1).sum()), bandits=len(k1), safe=spreads.K3_BOUND)
     yield numbers(k3=_variance(small, "k3"), k1=_variance(small, "k1"))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, corrected, differs, less, numbers, printed, same
-from kl_book.ledger.claims.ground import sums
+from kl_book.ledger.claims.ground import off_policy, sums
 from kl_book.ledger.claims.ground.errors import apart, degree, turned, worst
 from kl_book.ledger.claims.ground.groups import (
     Centering,
@@ -21,7 +21,6 @@ from kl_book.ledger.claims.ground.groups import (
     standardized,
     worlds_with_group_sizes,
 )
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.world import SMALL, Enumeration, each
 from kl_book.ledger.claims.ground.worlds import all_worlds, arms, bandits, hedge_bandits, hedge_trees, trees
 from kl_book.ledger.claims.standard import DEGREE, TOLERANCE
@@ -118,11 +117,11 @@ def leave_one_out_is_unbiased_and_of_less_variance() -> Iterator[Found]:
         higher.append(left > none)
         moments = abs(n * (none - left) - leave_one_out_gain(w.problem, n)) / (1 + none)
         wrong.append(max(apart(expected(case, "leave_one_out"), w.d_kl), moments) > TOLERANCE)
-    yield printed(share_of_cases(higher))
-    yield corrected(share_of_cases(wrong))
+    yield printed(off_policy.share_of_cases(higher))
+    yield corrected(off_policy.share_of_cases(wrong))
     none, left = _variances((SMALL, 2))
     yield numbers(none=none, left=left, worlds=len(_drawn()), GRPO_GROUP=GRPO_GROUP)
-    yield numbers(never=share_of_cases(_leave_one_out_share(w, 10**9) > 1 for w in _drawn()))
+    yield numbers(never=off_policy.share_of_cases(_leave_one_out_share(w, 10**9) > 1 for w in _drawn()))
     for name, n in (("8", 8), ("GRPO", GRPO_GROUP)):
         shares = torch.tensor([_leave_one_out_share(w, n) for w in _drawn()])
         yield numbers(**{f"fewer_{name}": (shares < 1).double().mean(), f"median_{name}": shares.median()})

@@ -11,8 +11,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, less, numbers, printed
-from kl_book.ledger.claims.ground.errors import apart, worst
-from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl
+from kl_book.ledger.claims.ground import errors, sums
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import sampled_elsewhere, worlds
 
@@ -83,7 +82,7 @@ def reverse_kl_forbids_to_stray_and_not_to_leave_out() -> Iterator[Found]:
     """How common a choice is, and why it is made, is not computed; what each direction forbids is."""
     even, most = (torch.tensor(x).double().log() for x in ([0.5, 0.5], [1.0, 0.0]))
     for name, q, p in (("left_out", most, even), ("strayed", even, most)):
-        sizes = {"reverse": float(reverse_kl(q, p)), "forward": float(forward_kl(q, p))}
+        sizes = {"reverse": float(sums.reverse_kl(q, p)), "forward": float(sums.forward_kl(q, p))}
         words = {k: f"{x:.3f}" if math.isfinite(x) else "infinite" for k, x in sizes.items()}
         yield numbers(**{f"{name}_{k}": x for k, x in words.items()})
 
@@ -96,7 +95,7 @@ def _right(
     right = [
         k
         for k in ("k1", "k2", "k3")
-        if worst(apart(gradient(w, k), getattr(w, direction)) for w in every) < 1e-9
+        if errors.worst(errors.apart(gradient(w, k), getattr(w, direction)) for w in every) < 1e-9
     ]
     return ", ".join(right) or "none"
 

@@ -9,7 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, regardless, rises, same
-from kl_book.ledger.claims.ground import learning, sums
+from kl_book.ledger.claims.ground import learning, spreads, sums
 from kl_book.ledger.claims.ground.errors import apart
 from kl_book.ledger.claims.ground.groups import (
     centered_gradient,
@@ -18,7 +18,6 @@ from kl_book.ledger.claims.ground.groups import (
     worlds_with_group_sizes,
 )
 from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
-from kl_book.ledger.claims.ground.spreads import smaller_variances
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import all_worlds, sampled_elsewhere, trees, worlds
 from kl_companion.tabular import Problem, prefix_tree
@@ -131,7 +130,7 @@ def nine_three_k1() -> Iterator[Found]:
     """k1: unbiased value, right update, a variance above that of k3."""
     yield from regardless(learning.value_is_unbiased("k1"))
     yield from regardless(learning.update_is_right("k1"))
-    yield from smaller_variances("k3")
+    yield from spreads.smaller_variances("k3")
 
 
 @claim("WZ-9.3-k2", over=each(worlds))
@@ -148,7 +147,7 @@ def nine_three_k3() -> Iterator[Found]:
     yield from regardless(learning.training_is_unstable("k3"))
     for w in each(worlds)():
         yield from regardless(same(w.E(w.in_reward("k3")) - w.d_kl, -w.d_forward).error)
-    yield from smaller_variances("k3")
+    yield from spreads.smaller_variances("k3")
 
 
 @claim("WZ-9.4-axes", over=each(worlds))

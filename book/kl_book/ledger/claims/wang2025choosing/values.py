@@ -21,10 +21,9 @@ from kl_book.ledger.claims.comparisons import (
     regardless,
     same,
 )
-from kl_book.ledger.claims.ground import spreads, sums
+from kl_book.ledger.claims.ground import off_policy, spreads, sums
 from kl_book.ledger.claims.ground.errors import apart, excess, hedged
 from kl_book.ledger.claims.ground.learning import value_is_biased, value_is_unbiased
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.world import Enumeration, each, two
 from kl_book.ledger.claims.ground.worlds import all_worlds, hedge_bandits, hedge_trees, near, worlds
 from kl_book.ledger.claims.standard import HEDGE_SHARE
@@ -221,7 +220,7 @@ def reduced_value_is_the_safest_near_the_reference() -> Iterator[Found]:
     """With p/q bounded k3 has no bias and, of both unbiased values, the smaller variance; often elsewhere."""
     yield printed(value_is_unbiased("k3"))
     closer = [near(bandit(v, seed=s, scale=2.0), spreads.WITHIN["k3"]) for v in (3, 10) for s in range(20)]
-    yield printed(share_of_cases(spreads.larger("k3", p) for p in (*closer, *spreads.one_sided())))
+    yield printed(off_policy.share_of_cases(spreads.larger("k3", p) for p in (*closer, *spreads.one_sided())))
     yield printed(float(not spreads.larger("k3", spreads.just_beyond())))
     smaller: dict[bool, list[bool]] = {True: [], False: []}
     for w in each(hedge_bandits, hedge_trees)():

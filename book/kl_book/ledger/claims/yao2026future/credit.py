@@ -8,9 +8,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, at_most, differs, numbers, printed, same
-from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.sequences import sum_from_here, values_of_prefixes
+from kl_book.ledger.claims.ground import errors, off_policy, sequences
 from kl_book.ledger.claims.ground.updates import later, penalties, token_field
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import trees
@@ -26,7 +24,7 @@ def _registered(name: str, w: Enumeration) -> torch.Tensor:
 def sign_and_centering_change_what_a_token_is_charged(w: Enumeration) -> Iterator[Found]:
     """Per sample, earlier tokens are charged otherwise by k1 and by k3; with the other sign the KL rises."""
     yield differs(later(_registered("k1", w)), later(_registered("k3", w)))
-    yield same(token_field(w.problem, sum_from_here(_registered("k1", w))), w.d_kl)
+    yield same(token_field(w.problem, sequences.sum_from_here(_registered("k1", w))), w.d_kl)
 
 
 @claim("FRPO-6.2.1-onesided", over=each(trees))
@@ -45,7 +43,7 @@ def a_penalty_of_one_sign_has_no_direction() -> Iterator[Found]:
         rows = one_sided[one_sided.abs().amax(-1) > 1e-6]
         both_signs += [bool((row > 0).any() and (row < 0).any()) for row in rows]
         yield same(token_field(w.problem, later(penalties("k3", w.problem))), signed, "corrected")
-    yield printed(share_of_cases(both_signs))
+    yield printed(off_policy.share_of_cases(both_signs))
     yield numbers(prefixes=len(both_signs))
 
 
@@ -58,8 +56,8 @@ def the_length_of_the_answer_is_no_baseline() -> Iterator[Found]:
         left = later(mask) * mask
         per_token = w.E(penalty.sum(-1)) / w.E(mask.sum(-1))
         update = token_field(p, later(penalty))
-        pulls.append(relative(token_field(p, later(penalty) - per_token * left), update))
-        expected_left = values_of_prefixes(p, left)[p.rows] * mask
+        pulls.append(errors.relative(token_field(p, later(penalty) - per_token * left), update))
+        expected_left = sequences.values_of_prefixes(p, left)[p.rows] * mask
         yield same(token_field(p, later(penalty) - per_token * expected_left), update, "corrected")
     yield printed(max(pulls))
     yield numbers(least=min(x for x in pulls if x > 1e-9), most=max(pulls))

@@ -9,12 +9,9 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, same
+from kl_book.ledger.claims.ground import errors, estimates, sequences, worlds
 from kl_book.ledger.claims.ground import updates as u
-from kl_book.ledger.claims.ground import worlds
-from kl_book.ledger.claims.ground.errors import relative
-from kl_book.ledger.claims.ground.estimates import k3
 from kl_book.ledger.claims.ground.positions import moments, positions
-from kl_book.ledger.claims.ground.sequences import sum_from_here
 from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_companion.tabular import Problem
 
@@ -26,19 +23,19 @@ def _local(w: Enumeration, f: str = "k3") -> torch.Tensor:
 
 def _from_here(w: Enumeration, f: str = "k3") -> torch.Tensor:
     """Mean of the scores of tokens, each times the penalties from it on, [rows, vocab]."""
-    return u.token_field(w.problem, sum_from_here(u.penalties(f, w.problem)))
+    return u.token_field(w.problem, sequences.sum_from_here(u.penalties(f, w.problem)))
 
 
 @claim("FRPO-P3.3", over=each(positions))
 def k3_has_an_unbiased_value(w: Enumeration) -> Iterator[Found]:
     """Its mean over the next token is the KL there."""
-    yield same(moments(k3, w.problem)[0], w.kl)
+    yield same(moments(estimates.k3, w.problem)[0], w.kl)
 
 
 @claim("FRPO-3.3-nonimplication", over=each(positions))
 def an_unbiased_value_has_not_the_gradient(w: Enumeration) -> Iterator[Found]:
     """At one token k3 has the value of the reverse KL and the gradient of the forward KL."""
-    value, gradient = moments(k3, w.problem)
+    value, gradient = moments(estimates.k3, w.problem)
     yield same(value, w.kl)
     yield differs(gradient, w.d_kl)
     yield same(gradient, w.d_forward)
@@ -102,7 +99,7 @@ def penalties_without_choice() -> tuple[Problem, ...]:
 def where_a_local_loss_is_the_gradient() -> Iterator[Found]:
     """If the penalties from the token on, its own among them, do not depend on it; later ones alone: no."""
     # bandits have no later tokens, and so no later penalties
-    shares = [relative(_local(w), w.d_kl) for w in each(worlds.bandits)()]
+    shares = [errors.relative(_local(w), w.d_kl) for w in each(worlds.bandits)()]
     yield printed(max(shares))
     for w in each(penalties_without_choice)():
         yield same(_local(w), w.d_kl, "inside")
@@ -147,7 +144,7 @@ def attached_weights_create_the_later_term() -> Iterator[Found]:
     shares = []
     for w in _elsewhere(several=True):
         local = _local(w.replace(behavior_logits=None))
-        shares.append(relative(_weighted(w, attached=True), local))
+        shares.append(errors.relative(_weighted(w, attached=True), local))
         yield same(_weighted(w, attached=False), local, "corrected")
         yield same(_weighted(w, attached=True), w.d_kl)
     yield printed(max(shares))
@@ -160,7 +157,7 @@ def fixed_log_ratios_are_not_corrected() -> Iterator[Found]:
     shares = []
     for w in _elsewhere(several=False):
         fixed = w.Es(w.rho * (w.p / w.ref).log())
-        shares.append(relative(fixed, w.d_kl))
+        shares.append(errors.relative(fixed, w.d_kl))
         yield same(w.Es(w.rho * w.l), w.d_kl, "corrected")
         yield same(w.Es(w.rho * w.R), u.utility_gradient(w.problem), "corrected")
         yield same(w.d_kl - fixed, w.replace(ref_logits=w.problem.sampled_from).d_kl, "corrected")

@@ -9,9 +9,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, same
-from kl_book.ledger.claims.ground.errors import relative, turned
+from kl_book.ledger.claims.ground import errors, off_policy
 from kl_book.ledger.claims.ground.groups import centered, groups, standardized_or_zero
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
 from kl_book.ledger.claims.ground.surrogates import HIGH, LOW, Engines, minirl, sampled_trees
 
 
@@ -37,7 +36,7 @@ def both_normalizations_turn_the_gradient() -> Iterator[Found]:
         target, alike = w.d_reward, w.even
         for size in (2,) if alike else (2, 3):
             yield same(_group_update(w, size, "nothing"), (1 - 1 / size) * target, "inside")
-            own, whole = (turned(_group_update(w, size, x), target) for x in ("answer", "group"))
+            own, whole = (errors.turned(_group_update(w, size, x), target) for x in ("answer", "group"))
             proportional.append(alike and own < 1e-9 and whole < 1e-9)
             if not alike:
                 by_answer.append(own)
@@ -46,7 +45,7 @@ def both_normalizations_turn_the_gradient() -> Iterator[Found]:
         yield less(0.0, away, "inside")
     for two, three in zip(*by_group.values(), strict=True):
         yield less(three, two, "inside")
-    yield printed(share_of_cases(proportional))
+    yield printed(off_policy.share_of_cases(proportional))
     yield numbers(alike=len(proportional) - len(by_answer), trees=len(by_group[2]))
     yield numbers(least=min(by_answer), most=max(by_answer))
     yield numbers(of_two=max(by_group[2]), of_three=max(by_group[3]))
@@ -86,7 +85,7 @@ def cispo_scores_the_answers_of_its_group() -> Iterator[Found]:
         p, index = groups(w.problem, 2)
         weight = standardized_or_zero(w.R[index]) / w.lengths[index].sum(-1, keepdim=True)
         target = torch.einsum("g,gi,girv->rv", p, weight, w.s[index])
-        shares.append(relative(_cispo(w, one_answer=True), target))
+        shares.append(errors.relative(_cispo(w, one_answer=True), target))
         yield printed(shares[-1])
         yield same(_cispo(w, one_answer=False), target, "corrected")
     yield numbers(trees=len(shares), least=min(shares), most=max(shares))

@@ -9,12 +9,8 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, less, numbers, printed, rises, same
-from kl_book.ledger.claims.ground import surrogates
+from kl_book.ledger.claims.ground import off_policy, sums, surrogates, updates, worlds
 from kl_book.ledger.claims.ground.errors import relative, turned
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.sums import exact, variance
-from kl_book.ledger.claims.ground.updates import binary
-from kl_book.ledger.claims.ground.worlds import hedge_trees
 
 NEAR = 0.1  # share of the way from sampler to policy
 UPDATES = 8  # mini-batches of a global step
@@ -26,12 +22,12 @@ def rewards_minus_their_mean(w: surrogates.Engines) -> Iterator[Found]:
     sampled, advantage = w.problem.token_logp(w.problem.sampled_from).sum(-1).exp(), w.advantage
     yield same(sampled @ advantage, 0.0)
     yield same(advantage, w.R - sampled @ w.R)
-    yield differs(variance(sampled, advantage), 1.0)
+    yield differs(sums.variance(sampled, advantage), 1.0)
 
 
 def _pooled(prompts: list[surrogates.Engines]) -> float:
     """Variance of the reward over prompts, all alike likely, and over their answers."""
-    return variance(torch.cat([w.p for w in prompts]) / len(prompts), torch.cat([w.R for w in prompts]))
+    return sums.variance(torch.cat([w.p for w in prompts]) / len(prompts), torch.cat([w.R for w in prompts]))
 
 
 def _noise(w: surrogates.Engines) -> float:
@@ -45,13 +41,13 @@ def the_mean_of_a_prompt_as_a_baseline() -> Iterator[Found]:
     raw = [w.replace(behavior_logits=None) for w in surrogates.sampled_trees()]
     centered = [w.with_advantages for w in raw]
     pairs = zip(raw, centered, strict=True)
-    yield printed(share_of_cases(abs(a.var(a.R) - w.var(w.R)) < 1e-9 for w, a in pairs))
+    yield printed(off_policy.share_of_cases(abs(a.var(a.R) - w.var(w.R)) < 1e-9 for w, a in pairs))
     before, after = _pooled(raw), _pooled(centered)
     yield less(after, before, "inside")
     yield same(after, sum(w.var(w.R) for w in raw) / len(raw), "inside")
     means = torch.stack([w.E(w.R) for w in raw])
     yield same(before - after, means.var(correction=0), "inside")
-    graded = [surrogates.Engines(binary(p)) for p in hedge_trees()]
+    graded = [surrogates.Engines(updates.binary(p)) for p in worlds.hedge_trees()]
     quieter = sum(_noise(w.with_advantages) < _noise(w) for w in graded)
     yield numbers(prompts=len(raw), before=before, after=after, quieter=quieter, trees=len(graded))
 
@@ -101,7 +97,7 @@ def _entropy_gap(w: surrogates.Engines) -> float:
     """Summed next-token entropies along answers of the sampler minus the entropy of the policy's answers."""
     logp = w.problem.logits.log_softmax(-1)
     along = -(logp.exp() * logp).sum(-1)[w.problem.rows] * w.mask
-    return float(w.E(along.sum(-1))) - exact(lambda p, q: -(p.exp() * p).sum(), w.problem)[0]
+    return float(w.E(along.sum(-1))) - sums.exact(lambda p, q: -(p.exp() * p).sum(), w.problem)[0]
 
 
 @claim("QW-4.2-entropy")
@@ -174,7 +170,7 @@ def length_normalization_has_another_gradient() -> Iterator[Found]:
             yield same(w.order_of_gradient(surrogates.per_length), 0, "inside", by=surrogates.not_of_order)
             yield same(w.order_of_value(surrogates.per_length), 1, "inside", by=surrogates.not_of_order)
             angles.append(away)
-    yield printed(share_of_cases(proportional))
+    yield printed(off_policy.share_of_cases(proportional))
     yield numbers(proportional=sum(proportional), trees=len(angles), least=min(angles), most=max(angles))
 
 
@@ -203,7 +199,7 @@ def an_objective_without_weights_is_of_first_order_as_well() -> Iterator[Found]:
         yield same(with_weights - without, lost, "corrected")
         for update in (with_weights, without):
             yield less(0.0, turned(update, w.d_reward), "corrected")
-    yield printed(share_of_cases(alike))
+    yield printed(off_policy.share_of_cases(alike))
     errors, bare = zip(*map(_with_and_without, surrogates.sampled_trees()), strict=True)
     yield numbers(trees=len(alike), share=NEAR, least=min(errors), most=max(errors))
     yield numbers(least_without=min(bare), most_without=max(bare))

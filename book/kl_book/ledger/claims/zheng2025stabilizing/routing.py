@@ -13,6 +13,7 @@ import torch
 
 from kl_book.ledger.claims.checks import Check, claim
 from kl_book.ledger.claims.comparisons import Found, differs, inside, less, numbers, printed, same
+from kl_book.ledger.claims.ground import off_policy, surrogates
 from kl_book.ledger.claims.ground.errors import STRICT, worst
 from kl_book.ledger.claims.ground.mixtures import (
     Mixture,
@@ -27,8 +28,6 @@ from kl_book.ledger.claims.ground.mixtures import (
     updated,
     world,
 )
-from kl_book.ledger.claims.ground.off_policy import share_of_cases
-from kl_book.ledger.claims.ground.surrogates import Engines
 
 LAYERS = 48  # of Qwen3-30B-A3B
 RATE = 0.1  # of tokens at which a layer chooses another expert
@@ -64,7 +63,7 @@ class RoutedCase(NamedTuple):
         """Experts of the rollout policy in one of the engines, [rows]."""
         return routed(rounded(self.old)) if inference else self.training
 
-    def world(self, target: torch.Tensor, older: torch.Tensor) -> Engines:
+    def world(self, target: torch.Tensor, older: torch.Tensor) -> surrogates.Engines:
         """The enumerated world with these experts of target and older policy."""
         return world(logits(self.now, target), logits(self.old, older), sampler_logits(self.old))
 
@@ -166,7 +165,7 @@ def _alteration(first: bool, inference: bool) -> Alteration:
         errors += [*moved[~other].tolist(), *(STRICT - moved[other]).tolist()]
         values = [case.world(experts, replayed).expected_reward for experts in (case.natural, replayed)]
         rewards.append(abs(values[0] - values[1]))
-    return Alteration(share_of_cases(same_experts), worst(errors), max(rewards))
+    return Alteration(off_policy.share_of_cases(same_experts), worst(errors), max(rewards))
 
 
 @claim("QW-3.2-bias")

@@ -6,13 +6,15 @@ All of these rows have one cause, and one worked example: `numbers_of_the_pull`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import cache
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 
 from kl_book.ledger.claims.checks import claim, claim_rows, words
 from kl_book.ledger.claims.comparisons import Found, corrected, printed, same
-from kl_book.ledger.claims.ground import errors, sums, table_one, top_k, top_k_pull, worlds
+from kl_book.ledger.claims.ground import errors, sums, table_one, top_k, worlds
 from kl_book.ledger.claims.ground.positions import equal_policies, moments, positions, reference_logps_read
 from kl_book.ledger.claims.ground.top_k import PUBLISHED, REPAIRED, bias_of_top_k, mass_gradient
 from kl_book.ledger.claims.ground.world import Enumeration
@@ -30,10 +32,50 @@ class Case(NamedTuple):
     stops: bool = False
 
 
-words(
+LIKELIEST = 10  # tokens in the top-k part, of a hundred
+MASS = 0.9  # of a top-k part under the reference, for the example of where training stops
+
+
+@cache
+def at_the_reference() -> Problem:
+    """Four tokens, policy and reference equal."""
+    p = torch.tensor([1.0, 0.5, 0.0, -0.5]).double().softmax(-1).tolist()
+    return worlds.two_policies(p, p)
+
+
+def size_of_the_pull(problem: Problem, k: int) -> float:
+    """|grad pi(S)| over |grad KL| for the policy's k likeliest of one softmax, in closed form."""
+    p = problem.logits[0].softmax(-1)
+    log_ratio = p.log() - problem.ref_logits[0].log_softmax(-1)
+    inside = torch.zeros_like(p).index_fill(0, p.topk(k).indices, 1.0)
+    pull, right = (p * (x - p @ x) for x in (inside, log_ratio))
+    return float(pull.norm() / right.norm())
+
+
+def stops_at(direction: str, chosen: torch.Tensor, problem: Problem) -> Problem:
+    """The policy at which the published form with this fixed set has no expected gradient."""
+    q = problem.ref_logits[0].log_softmax(-1)
+    inside = chosen.to(q)
+    pull = inside if direction == "reverse" else (1 + (q.exp() @ inside).sqrt() - inside).log()
+    return problem._replace(logits=(q - pull)[None])
+
+
+@words(
     *("EMA-abstract-topk", "EMA-eq25-26", "EMA-eq27", "EMA-alg1", "EMA-alg2", "EMA-5.3-anyset"),
     *("EMA-tab1-TopkR", "EMA-tab1-TopkF", "EMA-tab1-TopkF+overall", "EMA-G2-unbiased"),
-)(top_k_pull.numbers_of_the_pull)
+)
+@cache
+def numbers_of_the_pull() -> dict[str, Any]:
+    """A counterexample at the reference, how large the bias is beside the KL, and where training stops."""
+    first, small = torch.tensor([True, False, False, False]), at_the_reference()
+    pulls = {
+        direction: top_k.mean_of_top_k(PUBLISHED[direction][0], first, small)[1] for direction in PUBLISHED
+    }
+    several = [p for p in worlds.hedge_bandits() if len(p.sequences) == 100]
+    near, _, far = (median(size_of_the_pull(p, LIKELIEST) for p in several[i : i + 10]) for i in (0, 10, 20))
+    pair, head = worlds.two_policies((0.5, 0.5), (MASS, 1 - MASS)), torch.tensor([True, False])
+    ends = {f"{d}_end": float(stops_at(d, head, pair).logits.softmax(-1)[0, 0]) for d in PUBLISHED}
+    return {**pulls, **ends, "near": near, "far": far, "k": LIKELIEST, "mass": MASS}
 
 
 def algorithm(x: Case) -> Iterator[Found]:
@@ -54,7 +96,7 @@ def algorithm(x: Case) -> Iterator[Found]:
                 value, gradient = bias_of_top_k(repaired, right, chosen, problem, ratio)
                 yield corrected(abs(value))
                 yield same(gradient, 0.0, "corrected")
-    small = top_k_pull.at_the_reference()
+    small = at_the_reference()
     for repaired in REPAIRED[x.direction]:
         for chosen in x.sets(small):
             yield same(bias_of_top_k(repaired, truth, chosen, small)[1], 0.0, "corrected")
@@ -66,7 +108,7 @@ def stopping(x: Case) -> Iterator[Found]:
     """No expected gradient where the published form is said to stop, for sets that are held fixed."""
     for problem in worlds.bandits()[:6]:
         for chosen in x.sets(problem):
-            end = top_k_pull.stops_at(x.direction, chosen, problem)
+            end = stops_at(x.direction, chosen, problem)
             yield same(top_k.mean_of_top_k(PUBLISHED[x.direction][0], chosen, end)[1], 0.0, "corrected")
             if x.direction == "forward":
                 p, q = end.logits[0].softmax(-1), problem.ref_logits[0].softmax(-1)

@@ -11,15 +11,10 @@ import sympy
 
 from kl_book.ledger.claims.comparisons import Shortfall, regardless
 from kl_book.ledger.claims.ground import errors, off_policy
-from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
+from kl_book.ledger.claims.ground.world import Enumeration, each
 from kl_book.ledger.claims.ground.worlds import near, two_policies, worlds
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.tabular import Problem
-
-
-def value_variance(name: str, problem: Problem) -> float:
-    """Variance of the value of an estimate."""
-    return variance(terms(problem).p, values(name, problem))
 
 
 @cache
@@ -30,9 +25,9 @@ def far_apart() -> Problem:
 
 def excess_of_k3(problem: Problem) -> float:
     """Error of "Var k3 - Var k1 = chi2(p||q) - 2 [KL(q||p) + KL(p||q)]", relative."""
-    chi2 = float(mean(terms(problem).p, (-2 * values("k1", problem)).exp())) - 1
-    both = exact(reverse_kl, problem)[0] + exact(forward_kl, problem)[0]
-    return abs(value_variance("k3", problem) - value_variance("k1", problem) - (chi2 - 2 * both)) / (1 + chi2)
+    w = Enumeration(problem)
+    chi2 = float(w.E((-2 * w.value("k1")).exp())) - 1
+    return abs(w.var(w.value("k3")) - w.var(w.value("k1")) - (chi2 - 2 * (w.kl + w.forward))) / (1 + chi2)
 
 
 # The largest p/q at which the term (p/q - 1) (p/q - 1 - 2 log(p/q)) of the difference below is not positive:
@@ -60,30 +55,25 @@ def just_beyond() -> Problem:
 
 def larger(name: str, problem: Problem) -> bool:
     """Whether an estimate has a larger variance than k1, up to rounding."""
-    return value_variance(name, problem) > value_variance("k1", problem) * (1 + 1e-12)
-
-
-def share_of_larger_variance(*names: str) -> tuple[float, float]:
-    """Share of worlds where the variance of ``names`` exceeds that of k1: anywhere, and where |k1| is small.
-
-    The derivative of k2 in k1 is k1: where it is at most 1 in size, the variance cannot grow. For k3, the
-    exact difference is chi2(p||q) - 2 [KL(q||p) + KL(p||q)], the mean under q of
-    (p/q - 1) (p/q - 1 - 2 log(p/q)), which is negative between 1 and `K3_BOUND`, and below 1.
-    """
-    far = (*worlds(), far_apart())
-    printed = [larger(n, p) for n in names for p in far]
-    inside = [larger(n, near(p, WITHIN[n])) for n in names for p in worlds()]
-    if "k3" in names:
-        inside += [larger("k3", p) for p in one_sided()]
-        inside += [excess_of_k3(p) > TOLERANCE for p in far]
-        inside.append(not larger("k3", just_beyond()))  # the bound is sharp
-    return off_policy.share_of_cases(printed), off_policy.share_of_cases(inside)
+    w = Enumeration(problem)
+    return w.var(w.value(name)) > w.var(w.value("k1")) * (1 + 1e-12)
 
 
 def smaller_variances(*names: str) -> Iterator[Shortfall]:
-    """The variances of these values stay below that of k1, and none of their samples is negative."""
-    share, share_inside = share_of_larger_variance(*names)
-    yield Shortfall("printed", share)
-    yield Shortfall("inside", share_inside)
-    for name, problem in itertools.product(names, worlds()):
-        yield from regardless(errors.violation(-float(values(name, problem).min())))
+    """The variances of these values stay below that of k1, and none of their samples is negative.
+
+    As printed everywhere, inside where |k1| is small. The derivative of k2 in k1 is k1: where it is at most 1
+    in size, the variance cannot grow. For k3, the exact difference is chi2(p||q) - 2 [KL(q||p) + KL(p||q)],
+    the mean under q of (p/q - 1) (p/q - 1 - 2 log(p/q)), which is negative between 1 and `K3_BOUND`, and
+    below 1.
+    """
+    far = (*worlds(), far_apart())
+    closer = [larger(n, near(p, WITHIN[n])) for n in names for p in worlds()]
+    if "k3" in names:
+        closer += [larger("k3", p) for p in one_sided()]
+        closer += [excess_of_k3(p) > TOLERANCE for p in far]
+        closer.append(not larger("k3", just_beyond()))  # the bound is sharp
+    yield Shortfall("printed", off_policy.share_of_cases(larger(n, p) for n in names for p in far))
+    yield Shortfall("inside", off_policy.share_of_cases(closer))
+    for name, w in itertools.product(names, each(worlds)()):
+        yield from regardless(errors.violation(-float(w.value(name).min())))

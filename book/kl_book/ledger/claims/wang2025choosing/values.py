@@ -199,18 +199,18 @@ claim_rows(bias_and_order_of_variances, QUICK_TABLE)
 
 @words(*QUICK_TABLE, "WZ-9.3-k1", "WZ-9.3-k3")
 def _far_apart() -> dict[str, Any]:
-    variances = {k: spreads.value_variance(k, spreads.far_apart()) for k in ("k1", "k2", "k3")}
-    return variances | {"bound": spreads.K3_BOUND}
+    w = Enumeration(spreads.far_apart())
+    return {k: w.var(w.value(k)) for k in ("k1", "k2", "k3")} | {"bound": spreads.K3_BOUND}
 
 
 @claim("WZ-4-blowup")
 def reduced_value_blows_up_far_away() -> Iterator[Found]:
     """Where p/q is large on a rare sample, the variance of k3 passes that of k1 and has no bound."""
-    rare = [two((1 - d, d), (0.5, 0.5)).problem for d in (1e-2, 1e-4, 1e-6)]
-    for problem in rare:
-        yield less(spreads.value_variance("k1", problem), spreads.value_variance("k3", problem))
-        yield same(spreads.excess_of_k3(problem), 0.0)
-    first, second, third = (spreads.value_variance("k3", p) for p in rare)
+    rare = [two((1 - d, d), (0.5, 0.5)) for d in (1e-2, 1e-4, 1e-6)]
+    for w in rare:
+        yield less(w.var(w.value("k1")), w.var(w.value("k3")))
+        yield same(spreads.excess_of_k3(w.problem), 0.0)
+    first, second, third = (w.var(w.value("k3")) for w in rare)
     yield less(50 * first, second)
     yield less(50 * second, third)
 

@@ -59,7 +59,8 @@ def test_the_ratio_up_to_which_k3_has_the_smaller_variance():
     for problem in (*spreads.one_sided(), spreads.just_beyond(), spreads.far_apart()):
         w = (-sums.log_ratio(problem)).exp().tolist()
         gap = sum(p * term(x) for p, x in zip(terms(problem).p.tolist(), w, strict=True))
-        found = spreads.value_variance("k3", problem) - spreads.value_variance("k1", problem)
+        at = Enumeration(problem)
+        found = at.var(at.value("k3")) - at.var(at.value("k1"))
         assert found == pytest.approx(gap, rel=1e-6, abs=1e-12)
         assert spreads.larger("k3", problem) == (gap > 0)
 

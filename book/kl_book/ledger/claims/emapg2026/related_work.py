@@ -32,23 +32,16 @@ def two_ways_of_adding_a_kl() -> Iterator[Found]:
         yield differs(w.grad(SAMPLED["K3"]), w.Es(w.l))
 
 
-def slope(f: str, t: torch.Tensor) -> torch.Tensor:
-    """f'(t) of a generator."""
-    leaf = t.clone().requires_grad_()
-    (derivative,) = torch.autograd.grad(GENERATORS[f](leaf).sum(), leaf)
-    return derivative
-
-
 def with_discriminator(f: str, at: torch.Tensor, w: Enumeration) -> float:
     """E_P[T] - E_Q[f*(T)], T = f'(at), which f-GAN's discriminator maximizes; f*(f'(t)) = t f'(t) - f(t)."""
-    conjugate = at * slope(f, at) - GENERATORS[f](at)
-    return float(w.E(slope(f, at)) - w.ref @ conjugate)
+    conjugate = at * sums.slopes(GENERATORS[f], at) - GENERATORS[f](at)
+    return float(w.E(sums.slopes(GENERATORS[f], at)) - w.ref @ conjugate)
 
 
 def implied_rewards(name: str, w: Enumeration, beta: float) -> float:
     """Error of "beta f'(pi*/ref) are the rewards up to one number", at the optimum under a divergence."""
-    leaf = (best_policies.best_policy(name, w.problem, beta).policy / w.ref).requires_grad_()
-    (derivative,) = torch.autograd.grad(best_policies.case(name).f(leaf).sum(), leaf)
+    tilt = best_policies.best_policy(name, w.problem, beta).policy / w.ref
+    derivative = sums.slopes(best_policies.case(name).f, tilt)
     rest = beta * derivative - w.R
     return apart(rest, rest[0]) / (1 + beta * float(derivative.abs().max()))
 
@@ -68,7 +61,7 @@ def special_cases_of_f_divergences(w: Enumeration) -> Iterator[Found]:
             (p / q).flip(0),
         ):  # any other discriminator is below
             yield at_most(with_discriminator(name, other, w), value + 1e-12 * (1 + value))
-    dpo = slope("reverse_kl", w.l.exp()) - w.l
+    dpo = sums.slopes(GENERATORS["reverse_kl"], w.l.exp()) - w.l
     yield same(dpo, dpo[0])  # DPO's implicit reward, up to a number that cancels in pairs
     for beta in best_policies.BETAS:
         for name in ("Reverse KL", "Forward KL", "Jensen-Shannon", "Squared Hellinger"):

@@ -18,28 +18,21 @@ from kl_book.ledger.claims.comparisons import Found, Shortfall, at_most, less, p
 from kl_book.ledger.claims.ground import errors, worlds
 from kl_book.ledger.claims.ground.divergences import GENERATORS, Pair, arguments_exchanged, divergence
 from kl_book.ledger.claims.ground.groups import groups
-from kl_book.ledger.claims.ground.sums import exact, ref_ratio
+from kl_book.ledger.claims.ground.sums import exact, ref_ratio, slopes
 from kl_book.ledger.claims.ground.targets import at_optimum, target, targets
 from kl_book.ledger.claims.ground.world import Enumeration, each
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
-def derivative(f: Function, x: torch.Tensor) -> torch.Tensor:
-    """f'(x), entry by entry."""
-    leaf = x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(f(leaf).sum(), leaf)
-    return slope
-
-
 def phi_weight(f: Function, w: torch.Tensor) -> torch.Tensor:
     """phi_f(w) = f'(1/w)."""
-    return derivative(f, 1 / w)
+    return slopes(f, 1 / w)
 
 
 def psi_weight(f: Function, w: torch.Tensor) -> torch.Tensor:
     """psi_f(w) = f(w) - w f'(w)."""
-    return f(w) - w * derivative(f, w)
+    return f(w) - w * slopes(f, w)
 
 
 def policy_first(f: Function) -> Pair:
@@ -100,7 +93,7 @@ def with_the_policy_first(w: Enumeration) -> Iterator[Found]:
     for f in GENERATORS.values():
         g = dual(f)
         value, slope = exact(policy_first(f), w.problem)
-        phi = g(ratio) - ratio * derivative(g, ratio)
+        phi = g(ratio) - ratio * slopes(g, ratio)
         yield same(w.E(g(ratio)), value)
         yield same(phi, phi_weight(f, ratio))
         yield same(w.Es(phi), slope)

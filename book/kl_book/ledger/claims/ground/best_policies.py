@@ -24,6 +24,7 @@ from kl_companion.tabular import Problem
 from kl_companion.theory import multiplier_range, optimal_policy, policy_at
 
 Objective = Callable[[torch.Tensor], torch.Tensor]
+simplex_slopes = sums.slopes  # of an objective, at a vector of probabilities
 Setting = tuple[Problem, float]
 BETAS = (0.3, 1.0, 4.0)
 ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
@@ -100,13 +101,6 @@ def with_kl(direction: str, problem: Problem, beta: float) -> Objective:
     if direction == "reverse":
         return lambda p: (p * r).sum() - beta * sums.reverse_kl(p.log(), log_q)
     return lambda p: (p * r).sum() - beta * sums.forward_kl(p.log(), log_q)
-
-
-def simplex_slopes(f: Objective, at: torch.Tensor) -> torch.Tensor:
-    """Derivatives of a function of a vector of probabilities, each by itself, [count]."""
-    leaf = at.detach().clone().requires_grad_()
-    (found,) = torch.autograd.grad(f(leaf), leaf)
-    return found
 
 
 def not_best(policy: torch.Tensor, objective: Objective, unit: float = 1.0) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from kl_book.ledger.claims.ground.sums import slopes
+
 Estimate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -90,6 +92,4 @@ def full_square(logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def logp_slope(estimate: Estimate, logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Derivative of an estimate by the policy's log-prob, entry by entry: what multiplies the score."""
-    leaf = logp.detach().clone().requires_grad_()
-    (c,) = torch.autograd.grad(estimate(leaf, target).sum(), leaf)
-    return c
+    return slopes(lambda x: estimate(x, target), logp)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from kl_book.ledger.claims.ground import errors, worlds
-from kl_book.ledger.claims.ground.sums import differentiated, forward_kl, mean, reverse_kl, terms
+from kl_book.ledger.claims.ground.sums import differentiated, forward_kl, mean, reverse_kl, slopes, terms
 from kl_companion.tabular import Problem, prefix_tree
 
 
@@ -99,9 +99,8 @@ def curl(problem: Problem, name: str) -> float:
 
 def prefixes_without_effect(problem: Problem) -> float:
     """Number of prefixes whose next-token distributions could change without changing the sequence KL."""
-    ref = problem.ref_logits.detach().clone().requires_grad_()
-    kl = reverse_kl(problem.token_logp(problem.logits).sum(-1), problem.token_logp(ref).sum(-1))
-    (gradient,) = torch.autograd.grad(kl, ref)
+    logp = problem.token_logp(problem.logits).sum(-1)
+    gradient = slopes(lambda ref: reverse_kl(logp, problem.token_logp(ref).sum(-1)), problem.ref_logits)
     return float((gradient.norm(dim=-1) < 1e-12).sum())
 
 

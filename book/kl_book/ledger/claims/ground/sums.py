@@ -81,6 +81,13 @@ def values(formula: Formula, problem: Problem) -> torch.Tensor:
     return fn(t.logp.sum(-1), t.ref_logp.sum(-1)).detach()
 
 
+def slopes(f: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+    """Derivative of f, or of its sum where it is a tensor, in every entry of ``at``, and of its shape."""
+    leaf = at.detach().clone().requires_grad_()
+    (derivative,) = torch.autograd.grad(f(leaf).sum(), leaf)
+    return derivative
+
+
 def differentiated(formula: Formula, problem: Problem, *, per_token: bool = False) -> torch.Tensor:
     """Gradient of the estimate of every sequence, [count, rows, vocab]; ``per_token`` sums over tokens."""
     fn = get_estimator(formula).fn if isinstance(formula, str) else formula

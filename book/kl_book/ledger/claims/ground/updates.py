@@ -136,9 +136,9 @@ def penalties(f: str, problem: Problem) -> torch.Tensor:
 def local_slopes(f: str, problem: Problem) -> torch.Tensor:
     """Derivative of f(u) of every token in its log-prob, by automatic differentiation, [count, length]."""
     t = sums.terms(problem)
-    leaf = t.logp.clone().requires_grad_()
-    (found,) = torch.autograd.grad(GENERATORS[f]((t.ref_logp - leaf).exp()).sum(), leaf)
-    return found * problem.completion_mask
+    return (
+        sums.slopes(lambda logp: GENERATORS[f]((t.ref_logp - logp).exp()), t.logp) * problem.completion_mask
+    )
 
 
 def later(x: torch.Tensor) -> torch.Tensor:

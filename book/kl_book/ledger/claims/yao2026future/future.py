@@ -15,7 +15,7 @@ from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, 
 from kl_book.ledger.claims.ground import updates as u
 from kl_book.ledger.claims.ground.errors import relative
 from kl_book.ledger.claims.ground.sequences import sum_from_here
-from kl_book.ledger.claims.ground.sums import kl_gradient, mean, terms
+from kl_book.ledger.claims.ground.sums import kl_gradient, mean, slopes, terms
 from kl_book.ledger.claims.ground.updates import local_slopes, penalties, penalty_gradient, token_field
 from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies, worlds
 from kl_companion.tabular import Problem
@@ -67,9 +67,7 @@ def sampled_penalties_average_to_divergences(p: Problem) -> Iterator[Found]:
 
 def through_visits(f: str, p: Problem) -> torch.Tensor:
     """The gradient less what remains of it with the visits of all prefixes held fixed, [rows, vocab]."""
-    theta = p.logits.detach().clone().requires_grad_()
-    (fixed,) = torch.autograd.grad(u.visited_divergence(f, p, theta), theta)
-    return penalty_gradient(f, p) - fixed
+    return penalty_gradient(f, p) - slopes(lambda theta: u.visited_divergence(f, p, theta), p.logits)
 
 
 @claim("FRPO-4.1-future")

@@ -9,7 +9,7 @@ import torch
 
 from kl_book.ledger.claims.checks import claim
 from kl_book.ledger.claims.comparisons import Found, differs, numbers, printed, same
-from kl_book.ledger.claims.ground import errors, estimates, sequences, worlds
+from kl_book.ledger.claims.ground import errors, estimates, sequences, sums, worlds
 from kl_book.ledger.claims.ground import updates as u
 from kl_book.ledger.claims.ground.positions import moments, positions
 from kl_book.ledger.claims.ground.world import Enumeration, each
@@ -62,9 +62,9 @@ def what_a_differentiated_penalty_has_and_lacks(w: Enumeration) -> Iterator[Foun
     """-f'(u) u times the score, and not the penalties from the token on."""
     ratio = (-w.t.log_ratio).exp()
     for f, generator in u.GENERATORS.items():
-        leaf = ratio.clone().requires_grad_()
-        (by_u,) = torch.autograd.grad(generator(leaf).sum(), leaf)
-        yield same(u.local_slopes(f, w.problem), -by_u * ratio * w.problem.completion_mask)
+        yield same(
+            u.local_slopes(f, w.problem), -sums.slopes(generator, ratio) * ratio * w.problem.completion_mask
+        )
         yield same(_from_here(w, f), u.penalty_gradient(f, w.problem) - _local(w, f))
 
 

@@ -136,9 +136,8 @@ def penalties(f: str, problem: Problem) -> torch.Tensor:
 def local_slopes(f: str, problem: Problem) -> torch.Tensor:
     """Derivative of f(u) of every token in its log-prob, by automatic differentiation, [count, length]."""
     t = sums.terms(problem)
-    return (
-        sums.slopes(lambda logp: GENERATORS[f]((t.ref_logp - logp).exp()), t.logp) * problem.completion_mask
-    )
+    in_logp = sums.slopes(lambda logp: GENERATORS[f]((t.ref_logp - logp).exp()), t.logp)
+    return in_logp * problem.completion_mask
 
 
 def later(x: torch.Tensor) -> torch.Tensor:

@@ -62,9 +62,8 @@ def what_a_differentiated_penalty_has_and_lacks(w: Enumeration) -> Iterator[Foun
     """-f'(u) u times the score, and not the penalties from the token on."""
     ratio = (-w.t.log_ratio).exp()
     for f, generator in u.GENERATORS.items():
-        yield same(
-            u.local_slopes(f, w.problem), -sums.slopes(generator, ratio) * ratio * w.problem.completion_mask
-        )
+        by_u = sums.slopes(generator, ratio)
+        yield same(u.local_slopes(f, w.problem), -by_u * ratio * w.problem.completion_mask)
         yield same(_from_here(w, f), u.penalty_gradient(f, w.problem) - _local(w, f))
 
 

@@ -35,7 +35,7 @@ class Claim(NamedTuple):
 
     def on(self, case: Any) -> Iterator[Found]:
         """Run the generator on one case, its one argument or a tuple of several."""
-        several = len(signature(self.generator).parameters) != 1
+        several = self.over is None or len(signature(self.generator).parameters) != 1
         return self.generator(*case) if several else self.generator(case)
 
     def check(self) -> Evidence:

@@ -59,6 +59,7 @@ BOOK = {
     "faults": 1,
     "mutants": 1,
     "moving": 1,
+    "long_answers": 1,
     "simplex": 1,
     "speed_goals": 1,
     "framework_table": 1,

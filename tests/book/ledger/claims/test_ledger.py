@@ -232,7 +232,7 @@ def test_evidence_that_lacks_what_it_must_say_is_refused(evidence, message, monk
 
 
 def test_a_case_has_one_argument_or_several_and_numbers_of_all_cases_fill_gaps():
-    of_two, of_one = (Claim("x", f) for f in (lambda a, b: iter([a, b]), lambda a: iter([a])))
+    of_two, of_one = (Claim("x", f, list) for f in (lambda a, b: iter([a, b]), lambda a: iter([a])))
     assert [[*of_two.on((1, 2))], [*of_one.on((1, 2))]] == [[1, 2], [(1, 2)]]
     assert observed(2, lost=3).of == {"": 2.0, "lost": 3.0}
     assert extremes({"lost": [3.0, 1.0]}) == {"least_lost": 1.0, "most_lost": 3.0, "cases_lost": 2}

@@ -11,7 +11,7 @@ from html import escape
 from typing import NamedTuple
 
 from kl_book import tables
-from kl_book.ledger.claims.standard import FAILING, NAMES, ONE_CASE
+from kl_book.ledger.claims.standard import FAILING, NAMES
 from kl_book.ledger.claims.texts import Found, rows_as_texts
 from kl_companion.checks import unknown_name
 
@@ -38,7 +38,7 @@ class ChapterStatements(NamedTuple):
         checked = f"{number} of the papers on this subject were checked here: {papers}"
         if not rest:
             return f"{checked}; none is found wrong."
-        return f"{checked}; not all hold as printed ({rest}). {ONE_CASE}"
+        return f"{checked}; {rest} (one case decides)."
 
     def _repr_html_(self) -> str:
         link = f'<a href="../ledger.html#chapter={self.chapter}">Read them with their checks</a>'

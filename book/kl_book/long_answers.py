@@ -14,7 +14,7 @@ from kl_companion.theory.group_optima import mean_group_deviation
 
 
 def failures_at_rest(reference: float, beta: float, size: int, length: int) -> float:
-    """How often an answer is wrong where GRPO's updates come to rest, with K3 of tokens in the loss.
+    """Return how often an answer is wrong where GRPO's updates come to rest, with K3 of tokens in the loss.
 
     On-policy, without the clip, all answers of one length. Advantages are divided by the deviation with 1/G.
 
@@ -34,24 +34,24 @@ def failures_at_rest(reference: float, beta: float, size: int, length: int) -> f
     _check(reference, beta, length)
     check_whole("size", size, 2)
 
-    def follows(success: float) -> float:
-        """How often all tokens are right if the advantages are those of this success."""
-        apart = mean_group_deviation(success, size).item() / (success * (1 - success))
+    def next_success(success: float) -> float:
+        """Return how often all tokens are right if the advantages are those of this success."""
+        gap = mean_group_deviation(success, size).item() / (success * (1 - success))
         after = 1.0  # probability that all later tokens are right
         for _ in range(length):
-            pull = apart * after
+            pull = gap * after
             lead = pull - beta
             after *= (lead + math.sqrt(lead**2 + 4 * beta * reference * pull)) / (2 * pull)
         return after
 
     low, high = reference**length, 1.0
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if follows(middle) > middle else (low, middle)
+        low, high = (middle, high) if next_success(middle) > middle else (low, middle)
     return 1 - low
 
 
 def shortfall_of_the_token_level(reference: float, beta: float, length: int) -> float:
-    """By how much E[R] - beta KL of answers is lower where a token-level KL comes to rest than at its best.
+    """Return by how much E[R] - beta KL of answers is lower at the rest of a token-level KL than at its best.
 
     Args:
         reference: As in `failures_at_rest`.

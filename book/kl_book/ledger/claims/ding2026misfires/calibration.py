@@ -189,7 +189,7 @@ def the_exact_kl_has_no_noise_of_its_token() -> Iterator[Found]:
 
 
 def _added(problem: Problem, drift: torch.Tensor) -> torch.Tensor:
-    """What a KL in the coefficients adds to the expected update, [rows, vocab]."""
+    """Return what a KL in the coefficients adds to the expected update, [rows, vocab]."""
     return _update(problem, drift, BETA) - _update(problem, drift, 0.0)
 
 

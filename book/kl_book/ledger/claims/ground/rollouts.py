@@ -103,7 +103,7 @@ def group(problem: Problem, size: int) -> Group:
 def in_groups(
     *problems: Callable[[], Iterable[Problem]] | Problem, sizes: Iterable[int] = SIZES
 ) -> Callable[[], Iterator[tuple[Enumeration, Group]]]:
-    """What a check is run over: the same worlds, each with all its groups of every size."""
+    """Return the cases of a check: the same worlds, each with all its groups of every size."""
 
     def every() -> Iterator[tuple[Enumeration, Group]]:
         for world in each(*problems)():

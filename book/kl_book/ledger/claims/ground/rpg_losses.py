@@ -73,7 +73,7 @@ def open_gates(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor
 
 
 def effective_ratio(w: torch.Tensor, a: torch.Tensor, bounds: Bounds) -> torch.Tensor:
-    """What the dual clip multiplies A by: at most 1 + eps_2 for A >= 0, between 1 - eps_1 and c for A < 0."""
+    """The factor of A in the dual clip: at most 1 + eps_2 for A >= 0, between 1 - eps_1 and c for A < 0."""
     return torch.where(a >= 0, w.clamp(max=bounds.high), w.clamp(bounds.low, bounds.cap))
 
 

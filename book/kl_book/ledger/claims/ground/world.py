@@ -111,7 +111,7 @@ class Enumeration(NamedTuple):
         return self.to_target(forward=True)[1]
 
     def at_target(self, estimate: estimates.Estimate) -> torch.Tensor:
-        """What multiplies the score in the gradient of an estimate with pi* as its reference, [count]."""
+        """The factor of the score in the gradient of an estimate with pi* as its reference, [count]."""
         t = self.t
         return estimates.logp_slope(estimate, t.logp.sum(-1), t.ref_logp.sum(-1) + self.R - self.log_z)
 

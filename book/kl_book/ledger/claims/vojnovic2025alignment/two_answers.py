@@ -72,7 +72,7 @@ claim_rows(
 
 @claim("VY-eq14")
 def the_policy_for_groups_of_two() -> Iterator[Found]:
-    """Where both answers have the same slope in groups of the policy itself, pi(a) is (14)."""
+    """With equal slopes of both answers in groups of the policy itself, pi(a) is (14)."""
     yield from map(is_printed, SMALL)
     gains = {q: q.could_gain(ab.stationary_pair(q)) for q in SMALL}
     no_maximum = [q for q, gain in gains.items() if gain > 1e-9]

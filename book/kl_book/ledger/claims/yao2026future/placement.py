@@ -131,7 +131,7 @@ def _cancelling(p: float) -> Enumeration:
 
 @claim("FRPO-P3.2-nonvanishing")
 def the_discrepancy_stays() -> Iterator[Found]:
-    """Where the gradients are not parallel the two updates differ; with two answers they can agree."""
+    """The two updates differ if the gradients are not parallel; with two answers they can agree."""
     sizes = []
     for w in each(u.graded)():
         p, spread, plain = w.problem, _spread(w.problem), deviation(w.problem, w.R)

@@ -98,7 +98,7 @@ def what_the_bound_of_negative_advantages_stops() -> Iterator[Found]:
 
 @claim("RPG-G2-token", over=lambda: (x for x in normalized() if x.problem.rows.shape[1] > 1))
 def weights_of_tokens(x: OldMeasure) -> Iterator[Found]:
-    """How far the update with ratios and log-ratios of tokens is from the gradient."""
+    """The distance from the gradient of the update with ratios and log-ratios of tokens."""
     log_w = terms(x.problem).logp - x.problem.token_logp(x.problem.sampled_from)
     update = token_field(x.problem, log_w.exp() * (x.R[:, None] - BETA * log_w))
     yield observed(relative(update, x.d_objective("URKL")))

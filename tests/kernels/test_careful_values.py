@@ -204,41 +204,6 @@ def test_a_layer_is_trained_on_hidden_states_of_inference_mode():
     torch.testing.assert_close(layer.grad, exact.grad)
 
 
-class DTensor(torch.Tensor):
-    """Named as torch names what it spreads over devices."""
-
-
-@pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize(
-    "name", ["logits", "ref_logits", "weights", "mask", "hidden", "weight", "ref_weight", "bias"]
-)
-def test_dtensors_are_named_with_a_remedy(name):
-    there = torch.zeros(3, 4).as_subclass(DTensor)
-    x, ones = torch.zeros(3, 4), torch.ones(3)
-    fused = {"logits": x, "ref_logits": x, "weights": ones, "mask": ones}
-    linear = {"hidden": x, "weight": x, "ref_hidden": x, "ref_weight": x, "bias": ones}
-    function, given = (fused_kl, fused) if name in fused else (linear_kl, linear)
-    given[name] = there[:, 0] if given[name].ndim == 1 else there
-    with pytest.raises(
-        ValueError, match=rf"^{name} is a DTensor, .*{name}\.full_tensor\(\).*{name}\.to_local\(\)"
-    ):
-        function(**given)
-
-
-@pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize("name", ["ref_logits", "tokens", "ref_weight", "hidden"])
-def test_another_device_is_named(name):
-    x = torch.zeros(3, 4)
-    calls = {
-        "ref_logits": lambda: fused_kl(x, x.to("meta")),
-        "tokens": lambda: fused_logp(x, torch.zeros(3, dtype=torch.int64, device="meta")),
-        "ref_weight": lambda: linear_kl(x, x, ref_hidden=x.to("meta"), ref_weight=x.to("meta")),
-        "hidden": lambda: linear_kl(x.to("meta"), x, ref_logits=x[:, :3]),
-    }
-    with pytest.raises(ValueError, match=f"^{name} is on meta, expected cpu"):
-        calls[name]()
-
-
 def test_errors_are_about_the_function_that_is_called():
     with pytest.raises(TypeError, match=r"linear_kl\(\) got an unexpected keyword argument 'ref_logit'"):
         linear_kl(torch.zeros(3, 4), torch.zeros(5, 4), ref_logit=torch.zeros(3, 5))

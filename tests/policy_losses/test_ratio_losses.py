@@ -109,29 +109,6 @@ def test_inside_its_range_every_loss_has_the_slope_of_the_ratio_times_the_advant
         assert abs(slope) <= abs(a) * max(1 + high, ratio) + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"name": "trpo"}, "unknown policy_loss 'trpo'"),
-        ({"low": -0.1}, "low=-0.1, high=0.2: expected two numbers that are not negative"),
-        ({"high": -0.1}, "low=0.2, high=-0.1: expected two numbers that are not negative"),
-        ({"high": math.nan}, "high=nan: expected two numbers that are not negative"),
-        ({"dual": 0.9}, "dual_clip is 0.9, expected a number of at least 1, or None"),
-        ({"dual": math.nan}, "dual_clip is nan"),
-        ({"name": "cispo", "dual": 3.0}, r"dual_clip=3.0 got policy_loss='cispo', expected one of ppo, gspo"),
-        ({"name": "reinforce", "dual": 3.0}, "got policy_loss='reinforce'"),
-        ({"advantages": torch.ones(1)}, r"x has shape \[1\], expected \[1, 2\]"),
-        ({"log_ratio": torch.ones(2, 1)}, r"x has shape \[2, 1\], expected \[1, 2\]"),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_what_is_refused(options: dict[str, Any], why: str) -> None:
-    given = {"name": "ppo", "log_ratio": torch.ones(1, 2), "advantages": torch.ones(1, 2), **options}
-    name, log_ratio, advantages = (given.pop(n) for n in ("name", "log_ratio", "advantages"))
-    with pytest.raises(ValueError, match=why):
-        policy_loss(name, log_ratio, advantages, torch.ones(1, 2), **given)
-
-
 def test_a_range_may_reach_the_edge() -> None:
     assert at("ppo", 5.0, 1.0, low=0.0, high=math.inf) == pytest.approx((-math.exp(5), -math.exp(5)))
     assert at("ppo", -0.1, -1.0, low=0.0, high=0.0) == (1.0, 0.0)

@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.[a-z]+\b")
 _KIND = re.compile(
     r"\b(?:a|an) [a-zA-Z]+, expected|\b(?:holds|returned|reads|requires|required|missing|NaN|empty|of its own"
     r"|nothing|neither|no|none|None|not|different|twice|another"
-    r"|nan|inf|is (?:True|False|one)|got [A-Za-z]+, expected|got a [A-Z]\w+)\b"
+    r"|nan|inf|is (?:True|False|one|list)|is on [a-z]+|got [A-Za-z]+, expected|got a [A-Z]\w+)\b"
 )
 _TORCH = ("size mismatch", "must match the size", "has no attribute", "unsupported operand", "Traceback")
 _folder: ContextVar[Path] = ContextVar("folder")

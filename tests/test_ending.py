@@ -11,6 +11,10 @@ import pytest
 
 from kl_companion.cli import main
 from kl_companion.ending import TimedOut, alone, time_limit
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 K2 = "0.5 * (logp - ref_logp) ** 2"
 
@@ -22,18 +26,7 @@ def audited(tmp_path, body, *more):
     return main(["audit", f"{file}:f", "--scale", "1", *more])
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (
-            "while True: pass",
-            "has run for 0.5 s, at last at line 3: while True: pass; expected a loss that returns",
-        ),
-        ("time.sleep(100)", "has run for 0.5 s, at last at line 3: time.sleep(100)"),
-        ("input()", "raised EOFError: the file asks for something to be typed"),
-        ("breakpoint()", "raised RuntimeError: breakpoint() was reached"),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), DATA["what_does_not_return_is_refused_with_its_line"])
 def test_what_does_not_return_is_refused_with_its_line(body, said, tmp_path, capsys):
     assert audited(tmp_path, body, "--timeout", "0.5") == 2
     out, err = capsys.readouterr()

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from kl_companion import plotting
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 PAGES = {"light": (255, 255, 255), "dark": (20, 24, 29)}
 
@@ -229,16 +233,7 @@ def test_unknown_names_get_a_look_that_depends_on_the_name_alone() -> None:
     assert plotting.label("my_estimator") == "my estimator"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("k1", "K1"),
-        ("k3_plus_plus", "K3++"),
-        ("kf_plus_plus", "Kf++"),
-        ("reverse_kl", "reverse KL"),
-        ("exact", "exact"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), DATA["labels"])
 def test_labels(name: str, text: str) -> None:
     assert plotting.label(name) == text
 

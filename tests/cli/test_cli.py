@@ -88,13 +88,7 @@ def test_an_audit_as_data(capsys):
 
 
 @pytest.mark.parametrize(
-    ("terminal", "environment", "wanted"),
-    [
-        (True, {}, True),
-        (False, {}, False),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-    ],
+    ("terminal", "environment", "wanted"), DATA["color_is_for_a_terminal_whose_reader_wants_it"]
 )
 def test_color_is_for_a_terminal_whose_reader_wants_it(terminal, environment, wanted, monkeypatch):
     for name in ("NO_COLOR", "TERM"):
@@ -184,15 +178,7 @@ def test_derive_prints_the_derivation(capsys):
     assert "no sum of two registered divergences" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("topic", "line"),
-    [
-        ("estimators", "k3_plus_plus"),
-        ("divergences", "jensen_shannon"),
-        ("objectives", "token_reverse_kl"),
-        ("frameworks", "verl.loss_k3"),
-    ],
-)
+@pytest.mark.parametrize(("topic", "line"), DATA["list"])
 def test_list(topic, line, capsys):
     assert main(["list", topic]) == 0
     assert line in capsys.readouterr().out

@@ -111,14 +111,7 @@ def test_a_training_script_is_executed_up_to_its_training(script, capsys):
     assert (Trainer.train, sys.argv, sys.path) == (stock, arguments, path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("--never", "ran to its end without calling trainer.train(), expected a script that trains"),
-        ("--fails", "failed with RuntimeError: no data, before it called trainer.train()"),
-        ("--unknown", "failed with sys.exit(2) (unrecognized arguments: --unknown;"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), DATA["a_script_that_never_trains"])
 def test_a_script_that_never_trains(arguments, said, script, capsys):
     from transformers import Trainer
 

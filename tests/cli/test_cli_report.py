@@ -7,6 +7,9 @@ import pytest
 
 from kl_companion.cli import main
 from tests.support import monitored_runs as runs
+from tests.support.data import data
+
+DATA = data(__file__)
 
 
 def test_a_page_beside_the_run_and_the_verdicts_in_the_terminal(tmp_path, capsys):
@@ -41,15 +44,7 @@ def test_as_data(tmp_path, capsys):
     assert not list(folder.glob("*.html"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["{folder}/nothing"], "no file or folder"),
-        (["{folder}", "--output", "{folder}"], "expected a file"),
-        ([], "no LOG, expected a file, a folder, or - for standard input"),
-        (["{folder}", "--outputs", "x"], "unknown option '--outputs'. Did you mean '--output'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), DATA["what_is_refused"])
 def test_what_is_refused(arguments, said, tmp_path, capsys):
     folder = runs.write(tmp_path / "run", runs.healthy())
     command = ["report", *(x.format(folder=folder) for x in arguments)]
@@ -108,17 +103,7 @@ def test_two_logs_side_by_side(logs, capsys):
     assert main([*command, "--fail-on", "wrong"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "condition", "status"),
-    [
-        ("a", "wrong", 0),
-        ("b", "wrong", 1),
-        ("b", "attention", 1),
-        ("b", "infinite", 1),
-        ("b", "spike", 0),
-        ("b", "x", 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "condition", "status"), DATA["in_continuous_integration"])
 def test_in_continuous_integration(name, condition, status, logs, capsys):
     assert main(["report", str(logs / f"{name}.log"), "--fail-on", condition]) == status
     assert ("--fail-on is 'x', expected wrong, attention, or a topic" in capsys.readouterr().err) == (

@@ -7,7 +7,10 @@ import pytest
 
 from kl_companion.auditing.updates import audit
 from kl_companion.cli import main
+from tests.support.data import data
 from tests.support.steps import kl_in_reward, rloo
+
+DATA = data(__file__)
 
 
 @pytest.fixture
@@ -36,17 +39,7 @@ def test_as_data_with_advantages_that_are_made_before(steps, capsys):
     assert data["met"] is True
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["k3", "--update"], "an estimator got --update, expected none of them"),
-        (["{steps}:rloo", "--update", "--scale", "1"], "--update got --scale, expected none"),
-        (["{steps}:rloo", "--update", "--off-policy"], "--update got --off-policy, expected none"),
-        (["{steps}:rloo", "--update", "--want", "reverse_kl"], "want is 'reverse_kl', expected 'E[R]'"),
-        (["{steps}:rloo", "--update", "--group-size", "1"], "expected at least two answers to a prompt"),
-        (["{steps}:rloo", "--advantage", "divided"], "unknown advantage 'divided'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), DATA["what_is_refused"])
 @pytest.mark.usefixtures("as_installed")
 def test_what_is_refused(arguments, said, steps, capsys):
     assert main(["audit", *(x.format(steps=steps) for x in arguments), "--quiet"]) == 2

@@ -6,6 +6,10 @@ import sys
 import pytest
 
 from kl_companion.cli import main
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 HEAD = """
 import random, torch
@@ -16,15 +20,7 @@ def f(logp, ref_logp, mask):
 """
 
 
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ("d.sum() / (0 * mask.sum())", "f is inf on a small batch, expected a finite number"),
-        ("(d.exp() * torch.rand(()) * d.detach().abs().sqrt()).sum()", "draws random numbers"),
-        ("(d.exp() * random.random() * d.detach().abs().sqrt()).sum()", "draws random numbers"),
-        ("(d.exp() * len(calls) * d.detach().abs().sqrt()).sum()", "keeps something from one call"),
-    ],
-)
+@pytest.mark.parametrize(("result", "message"), DATA["what_it_is_refused_for"])
 @pytest.mark.parametrize("pasted", [False, True])
 def test_what_it_is_refused_for(tmp_path, monkeypatch, capsys, result, message, pasted):
     path, text = tmp_path / "mine.py", f"{HEAD}    return {result}\n"

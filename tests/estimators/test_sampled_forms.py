@@ -9,7 +9,11 @@ from kl_companion.estimators import get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus
 from kl_companion.theory import calculus
 from tests.oracles import top_k as oracle
+from tests.support.data import data
 from tests.support.symbolic import equal_functions
+
+DATA = data(__file__)
+
 
 NAMES = list(DIVERGENCES)
 
@@ -87,15 +91,7 @@ def test_a_generator_with_a_kink_keeps_its_slope_and_needs_its_derivative():
     assert equal_functions(d.as_given.derivative, slope)
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
-        ("kf_plus_plus(pearson)", None),
-        ("kf_plus_plus(reverse_kl, generic)", None),
-        ("kf_plus_plus(amari_alpha(0.5),published)", "kf_plus_plus(amari_alpha(0.5), published)"),
-        ("kf_plus_plus(forward_kl, bregman)", "kf_plus_plus(forward_kl)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "written"), DATA["forms_by_name"])
 def test_forms_by_name(name, written):
     entry = get_estimator(name)
     assert entry.name == (written or name)

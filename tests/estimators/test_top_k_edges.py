@@ -16,7 +16,11 @@ from kl_companion.estimators.top_k import (
 from kl_companion.estimators.vocabulary import f_divergence
 from tests.oracles import top_k as oracle
 from tests.oracles.numeric import gradient
+from tests.support.data import data
 from tests.support.heads import every_sample, world
+
+DATA = data(__file__)
+
 
 NAMES = list(DIVERGENCES)
 INF = float("inf")
@@ -121,36 +125,7 @@ def test_the_size_may_be_any_whole_number(as_installed):
 
 
 @pytest.mark.parametrize(
-    ("name", "written", "target", "form", "k", "head_from", "tail"),
-    [
-        ("top_k_reverse_kl(2)", None, "reverse_kl", "bregman", 2, "policy", True),
-        ("top_k_reverse_kl(2, published)", None, "reverse_kl", "published", 2, "policy", True),
-        (
-            "top_k_reverse_kl(2,published)",
-            "top_k_reverse_kl(2, published)",
-            "reverse_kl",
-            "published",
-            2,
-            "policy",
-            True,
-        ),
-        ("top_k_reverse_kl(2, bregman)", "top_k_reverse_kl(2)", "reverse_kl", "bregman", 2, "policy", True),
-        ("top_k_forward_kl(8, generic)", None, "forward_kl", "generic", 8, "reference", True),
-        ("top_k_f_divergence(pearson, 4)", None, "pearson", "bregman", 4, "policy", True),
-        (
-            "top_k_f_divergence(pearson, 4, bregman)",
-            "top_k_f_divergence(pearson, 4)",
-            "pearson",
-            "bregman",
-            4,
-            "policy",
-            True,
-        ),
-        ("top_k_f_divergence(pearson, 4, generic)", None, "pearson", "generic", 4, "policy", True),
-        ("top_k_f_divergence(amari_alpha(0.5), 0)", None, "amari_alpha(0.5)", "bregman", 0, "policy", True),
-        ("truncated_kl(32)", None, "reverse_kl", "bregman", 32, "policy", False),
-        ("truncated_kl(32, generic)", None, "reverse_kl", "generic", 32, "policy", False),
-    ],
+    ("name", "written", "target", "form", "k", "head_from", "tail"), DATA["members_by_name"]
 )
 def test_members_by_name(name, written, target, form, k, head_from, tail):
     entry = get_estimator(name)

@@ -9,7 +9,11 @@ import pytest
 from kl_companion.cli import main
 from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
 from kl_companion.frameworks.installed import Distribution, SourceLocation, digest_of, find, line_of, load
+from tests.support.data import data
 from tests.support.frameworks.planted import files, plant
+
+DATA = data(__file__)
+
 
 PLANTED = files("planted 9.9")["planted/losses.py"]
 
@@ -87,14 +91,7 @@ def test_the_digest_is_that_of_the_file(planted):
         digest_of(planted, SourceLocation("planted/other.py", "fails"))
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "message"),
-    [
-        ("planted/other.py", "clamped", "planted 9.9 has no file planted/other.py"),
-        ("planted/losses.py", "unclamped", "planted 9.9 has no unclamped in planted/losses.py"),
-        ("planted/losses.py", "Trainer.other", "planted 9.9 has no Trainer.other in planted/losses.py"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name", "message"), DATA["what_is_not_in_the_file_is_named"])
 def test_what_is_not_in_the_file_is_named(planted, file, name, message):
     with pytest.raises(Unavailable, match=message):
         line_of(planted, SourceLocation(file, name))
@@ -138,15 +135,7 @@ def test_a_missing_framework_does_not_stop_the_others(tmp_path, monkeypatch, cap
     assert "verl is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["audit", "verl.loss_k9"], "Did you mean 'verl.loss_k"),
-        (["audit", "trl.gropo"], "Did you mean 'trl.grpo"),
-        (["audit", "verl.loss_k1", "--group-size", "2"], "a setting has its own"),
-        (["audit", "verl.loss_k1", "--scale", "1", "--want", "revers_kl"], "Did you mean 'reverse_kl'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), DATA["bad_input_on_the_command_line"])
 def test_bad_input_on_the_command_line(arguments, message, capsys):
     assert main(arguments) == 2
     assert message in capsys.readouterr().err

@@ -7,7 +7,10 @@ import torch
 
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.linking import link
+from tests.support.data import data
 from tests.support.frameworks.planted import plant
+
+DATA = data(__file__)
 
 
 @pytest.fixture
@@ -62,14 +65,7 @@ def test_of_two_definitions_under_a_condition_one_is_found(planted):
     assert linked(planted, "chosen")(torch.tensor(-1.0)).item() == 0.0
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "message"),
-    [
-        ("planted/other.py", "half", r"planted 0\.1 has no file planted/other\.py"),
-        ("planted/losses.py", "third", r"planted 0\.1 has no third in planted/losses\.py"),
-        ("planted/losses.py", "Loss.backward", r"planted 0\.1 has no Loss\.backward in planted/losses\.py"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name", "message"), DATA["what_is_missing_is_named"])
 def test_what_is_missing_is_named(planted, file, name, message):
     with pytest.raises(Unavailable, match=message):
         link(planted, file, name)

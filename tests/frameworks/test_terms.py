@@ -9,8 +9,11 @@ from kl_companion import expected_gradient, prefix_tree
 from kl_companion.frameworks import setting, terms
 from kl_companion.frameworks.recipes import charged_with
 from kl_companion.frameworks.terms import rpg_in_loss
+from tests.support.data import data
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import batch, one_token
+
+DATA = data(__file__)
 
 
 def world(off_policy=True, scale=1.0):
@@ -37,14 +40,7 @@ def to_the_sampler(problem, reverse, forward):
 
 @pytest.mark.parametrize(
     ("kind", "reverse", "forward"),
-    [
-        ("rkl", 1, 0),
-        ("urkl", 1, 0),
-        ("fkl", 0, 1),
-        ("ufkl", 0, 1),
-        ("ujs", 0.5, 0.5),  # the average of both, which is no Jensen-Shannon divergence
-        ("js", 0.5, -0.5),  # the comment has a plus
-    ],
+    DATA["with_the_old_policy_as_the_reference_rpg_descends_kls_to_the_old_policy"],
 )
 def test_with_the_old_policy_as_the_reference_rpg_descends_kls_to_the_old_policy(kind, reverse, forward):
     problem = world()

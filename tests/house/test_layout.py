@@ -9,6 +9,10 @@ import pytest
 
 from tests import run
 from tests.support import layout
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 CLAIMS = "book.ledger.claims."  # their checks are tests already: the ledger runs every one of them
 SHORT = 60  # lines of a module that needs no test file
@@ -31,17 +35,7 @@ def test_every_module_has_a_test_of_its_own_or_of_the_neighbor_that_is_made_of_i
     assert without == []
 
 
-@pytest.mark.parametrize(
-    ("file", "subject"),
-    [
-        ("tests/test_ops.py", "ops"),
-        ("tests/test_losses_heads.py", "losses"),
-        ("tests/estimators/test_sampled_forms.py", "estimators.sampled"),
-        ("tests/estimators/test_estimators.py", "estimators"),
-        ("tests/estimators/test_sample.py", None),
-        ("tests/attic/test_ops.py", None),
-    ],
-)
+@pytest.mark.parametrize(("file", "subject"), DATA["a_file_belongs_to_the_longest_name"])
 def test_a_file_belongs_to_the_longest_name(file: str, subject: str | None) -> None:
     assert layout.subject(Path(file)) == subject
 

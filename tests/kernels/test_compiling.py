@@ -13,7 +13,11 @@ import torch
 from kl_companion.kernels import compiling
 from kl_companion.kernels.compiling import Kernel, compiler_found, compiles
 from kl_companion.kernels.fused import fused_kl
+from tests.support.data import data
 from tests.support.warm import command
+
+DATA = data(__file__)
+
 
 CPU, LARGE = torch.device("cpu"), 1 << 20
 
@@ -146,15 +150,7 @@ def test_a_compiler_that_fails_is_told_once_and_the_eager_form_runs(monkeypatch,
 
 
 @pytest.mark.usefixtures("causes")
-@pytest.mark.parametrize(
-    "module",
-    [
-        "torch._inductor.ir",
-        "torch._inductor.virtualized",
-        "torch.fx.experimental._config",
-        "torch._dynamo.eval_frame",
-    ],
-)
+@pytest.mark.parametrize("module", DATA["a_release_that_has_moved_what_is_patched"])
 def test_a_release_that_has_moved_what_is_patched(monkeypatch, caplog, module):
     importlib.import_module(module)
     monkeypatch.setitem(sys.modules, module, None)

@@ -23,6 +23,10 @@ from kl_companion.llm.models import (
 )
 from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.tokenizers import character_tokenizer, encode
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 IDS = torch.tensor([[1, 5, 9, 3, 13, 4], [1, 3, 3, 12, 13, 7]])
 
@@ -212,14 +216,7 @@ def test_a_save_that_fails_at_the_last_moment_puts_the_old_model_back(
     assert torch.equal(logits(load_model(broken)), logits(tiny))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "int8"}, "unknown dtype 'int8'. Known: bfloat16, float16, float32, float64"),
-        ({"device": "qpu"}, "device 'qpu' is not available here"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not available here"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), DATA["unknown_places_and_types"])
 def test_unknown_places_and_types(options: dict[str, str], message: str, saved: Path) -> None:
     with pytest.raises(ValueError, match=message):
         load_model(saved, **options)
@@ -295,14 +292,7 @@ def test_a_frozen_copy_stays_as_it_was(tiny: LanguageModel) -> None:
     assert all(p.requires_grad for p in policy.model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("alphabet", "message"),
-    [
-        ("0123456789", r"\(14 and 13 tokens\): '=' is token 13 in the one, missing in the other"),
-        ("0123456798=", r"\(14 and 14 tokens\): '8' is token 11 in the one, 12 in the other"),
-        ("a123456789=", r"\(14 and 14 tokens\): '0' is token 3 in the one, missing in the other"),
-    ],
-)
+@pytest.mark.parametrize(("alphabet", "message"), DATA["two_vocabularies_have_no_kl"])
 def test_two_vocabularies_have_no_kl(alphabet: str, message: str, tiny: LanguageModel) -> None:
     other = LanguageModel(tiny.model, character_tokenizer(alphabet))
     with pytest.raises(ValueError, match="different vocabularies.*" + message):

@@ -20,6 +20,10 @@ from kl_companion.llm.models import LanguageModel, tiny_model
 from kl_companion.llm.pretraining import pretrain, pretrained, source_digest
 from kl_companion.llm.tasks import language, make_task
 from kl_companion.llm.tokenizers import character_tokenizer
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 SMALL = {"hidden": 16, "layers": 1}
 
@@ -228,14 +232,7 @@ def test_the_digest_follows_the_code_and_not_the_comments(monkeypatch: pytest.Mo
     assert edited("# Padding goes", "# PADDING goes") == before
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("sorting", {}, "unknown task 'sorting'"),
-        ("sort", {"size": {"hiden": 8}}, r"size has \['hiden'\], expected some of: context, heads, hidden"),
-        ("sort", {"numbers": 3}, "expected some of its options: digits"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), DATA["recipes_that_make_no_model"])
 def test_recipes_that_make_no_model(
     name: str, options: dict[str, object], message: str, model_cache: Path
 ) -> None:

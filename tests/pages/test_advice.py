@@ -15,6 +15,9 @@ from kl_companion.recommendations import GUIDE, LENGTHS, LOGGED, RECOMMENDATIONS
 from tests.support.advice import BOOK, GUIDES, PRACTICE, ROOT, advice, allowed, faults, pages, plainly
 from tests.support.data import data
 
+DATA = data(__file__)
+
+
 PAGES = pages()
 # sentences that contradict the table, each in another way
 SENTENCES = data(__file__)
@@ -127,15 +130,7 @@ def test_the_cheat_sheet_is_made_of_the_table() -> None:
     assert not re.search(r"\bkl_(?:loss|reward)\(rollout, \\\"", source)
 
 
-@pytest.mark.parametrize(
-    ("divergence", "level", "key"),
-    [
-        ("reverse_kl", "token", "loss-token-older"),
-        ("reverse_kl", "sequence", "loss-sequence-older"),
-        ("forward_kl", "token", "loss-forward-older"),
-        ("forward_kl", "sequence", "loss-sequence-forward-older"),
-    ],
-)
+@pytest.mark.parametrize(("divergence", "level", "key"), DATA["a_remedy_is_the_row_of_the_table"])
 def test_a_remedy_is_the_row_of_the_table(divergence: str, level: str, key: str) -> None:
     """`tests/auditing/test_auditor.py` audits each; here are the lines."""
     _, *lines, last = remedy(DIVERGENCES[divergence], level=level, beta=0.5).splitlines()

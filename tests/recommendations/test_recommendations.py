@@ -39,6 +39,10 @@ from kl_companion.recommendations import (
     values_of,
 )
 from kl_companion.rollout import Rollout
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 Piece = Recommendation | Term
 WANTED = {"token": "token_reverse_kl", "sequence": "sequence_reverse_kl", "forward": "token_forward_kl"}
@@ -251,14 +255,7 @@ def test_the_number_to_log_is_unbiased(entry: Recommendation, eos: bool, scale: 
         assert least(problem.rollout(problem.logits)) >= 0
 
 
-@pytest.mark.parametrize(
-    ("key", "objective"),
-    [
-        ("log-near", "token_reverse_kl"),  # no ratio
-        ("log-token-older", "sequence_reverse_kl"),  # the ratio of the token for the KL of answers
-        ("log-forward", "token_forward_kl"),
-    ],
-)
+@pytest.mark.parametrize(("key", "objective"), DATA["logging_with_another_ratio_is_biased"])
 def test_logging_with_another_ratio_is_biased(key: str, objective: str) -> None:
     problems = [prefix_tree(3, 2, seed=s, off_policy=True, scale=2.0) for s in range(4)]
     number = number_of(RECOMMENDATIONS[key])

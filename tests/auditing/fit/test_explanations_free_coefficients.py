@@ -7,7 +7,11 @@ import torch
 
 from kl_companion import audit
 from kl_companion.auditing.judgment.card import card
+from tests.support.data import data
 from tests.support.warm import command
+
+DATA = data(__file__)
+
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +47,7 @@ def words(found):
 
 @pytest.mark.parametrize(
     ("kl", "reduction", "advantage", "group_size", "beta"),
-    [
-        ("k2", "answers", "std", 4, 0.1),
-        ("k2", "answers", "std", 5, 30.0),
-        ("k3", "answers", "population", 4, 1e-3),
-        ("k2", "tokens", "std", 4, 1e-3),
-        ("k2", "each", "tanh", 4, 0.1),
-        ("k3", "tokens", "median", 5, 30.0),
-        ("k3", "summed", "std", 4, 0.1),
-    ],
+    DATA["small_groups_of_normalized_rewards_are_unknown_and_the_card_says_what_is_known"],
 )
 def test_small_groups_of_normalized_rewards_are_unknown_and_the_card_says_what_is_known(
     kl, reduction, advantage, beta, group_size

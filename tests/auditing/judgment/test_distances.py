@@ -11,7 +11,10 @@ from kl_companion.auditing.judgment.distances import SIZES, distances, order, wo
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.reading.subject import as_loss
 from tests.oracles import worlds
+from tests.support.data import data
 from tests.support.objectives import world_of
+
+DATA = data(__file__)
 
 
 def gradients(kl, *names):
@@ -207,13 +210,6 @@ def test_no_distance_of_small_groups():
     assert audit("k3", scale=1.0, off_policy=False, group_size=2).distances == ()
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (0.0065, "0.0065"), (0.105612, "0.106"), (0.13, "0.130"), (0.4999, "0.50"), (0.99999, "1.00"),
-        (1.056, "1.06"), (9.806, "9.81"), (76.23, "76.2"), (1240.4, "1240"), (2.3e-7, "2.30e-07"),
-        (8.1e7, "8.10e+07"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ratio", "text"), DATA["how_a_length_is_printed"])
 def test_how_a_length_is_printed(ratio, text):
     assert times(ratio) == text

@@ -6,6 +6,10 @@ from kl_companion import audit
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.verdict import Audit, accepts, said_by_name
 from kl_companion.estimators.registry import get_estimator
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
 ONE = {"token_reverse_kl": 0.25}
@@ -15,17 +19,7 @@ def case(condition=ON, *matches, curl=0.0, residual=0.0, zero=False, value=None)
     return Finding(condition, matches, residual, zero, lambda: value or {}, lambda: curl)
 
 
-@pytest.mark.parametrize(
-    ("match", "accepted"),
-    [
-        ({"token_reverse_kl": 0.25}, True),
-        ({"token_reverse_kl": -0.25}, False),  # a part of it is ascended
-        ({"expected_reward": -0.5, "token_reverse_kl": 0.25}, True),
-        ({"token_forward_kl": 0.25}, False),
-        ({"token_reverse_kl": 0.25, "token_forward_kl": 0.25}, False),
-        ({"expected_reward": -0.5}, False),
-    ],
-)
+@pytest.mark.parametrize(("match", "accepted"), DATA["what_is_accepted_as_wanted"])
 def test_what_is_accepted_as_wanted(match, accepted):
     assert accepts(case(ON, match), {"token_reverse_kl"}) is accepted
 
@@ -64,19 +58,7 @@ def test_an_audit_shows_its_first_case():
     assert (nothing.matches, nothing.curl, nothing.zero) == ({}, 0.0, True)
 
 
-@pytest.mark.parametrize(
-    ("title", "estimator", "wanted"),
-    [
-        ("reverse_kl_loss", None, "reverse_kl"),
-        ("compute_rkl", "k5", "reverse_kl"),
-        ("my_forward_kl", None, "forward_kl"),
-        ("Trainer.generalized_jsd_loss", None, "jensen_shannon"),
-        ("kl_penalty", "k3", "reverse_kl"),
-        ("k5", "k5", "forward_kl"),
-        ("kl_penalty", None, None),
-        ("mirkl", None, None),
-    ],
-)
+@pytest.mark.parametrize(("title", "estimator", "wanted"), DATA["what_a_name_or_a_known_estimator_says"])
 def test_what_a_name_or_a_known_estimator_says(title, estimator, wanted):
     found = said_by_name(title, get_estimator(estimator) if estimator else None)
     assert (found and found[1]) == wanted

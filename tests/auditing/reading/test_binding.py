@@ -14,6 +14,10 @@ from kl_companion.auditing.reading.probing import probe
 from kl_companion.auditing.reading.signatures import UnclearNames
 from kl_companion.auditing.reading.sources import pasted_loss
 from kl_companion.auditing.reading.subject import as_loss, as_subject
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 CASES = yaml.safe_load((Path(__file__).parent / "bound.yml").read_text(encoding="utf-8"))
 
@@ -67,24 +71,7 @@ def loss_fn(logp, ref_logp, mask):
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("x = charge(logp, ref_logp)", "reads charge, which its text does not define"),
-        ("x = logp * core.agg(ref_logp)", "reads core, which its text does not define"),
-        (
-            "logps = normalized(logp, ref_logp); x = logps",
-            "the loss calls normalized, expected a text with its",
-        ),
-        ("x = kl_penalty(logp, ref_logp, 'mine')", "names none of k1, kl, k2, mse, k3, low_var_kl"),
-        ("x = kl_penalty(logp, ref_logp)", "names none of k1, kl, k2, mse, k3, low_var_kl"),
-        (
-            "x = strength * (logp - ref_logp)",
-            "reads strength, which its text does not define: write --set strength=",
-        ),
-        ("import numpy as np; x = np.log(logp)", "NumPy computes no gradients: expected the same in torch"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), DATA["what_nothing_can_stand_for_is_refused"])
 def test_what_nothing_can_stand_for_is_refused(line, said):
     with pytest.raises(Unusable, match=re.escape(said)):
         as_loss(pasted_loss(NOT_THERE.format(line=line)))(probe())

@@ -7,6 +7,9 @@ import pytest
 
 from kl_book.lab.comparisons import Comparison, compare, runs_needed
 from kl_companion.student_t import t_quantile
+from tests.support.data import data
+
+DATA = data(__file__)
 
 
 def test_a_difference_with_its_interval():
@@ -28,18 +31,7 @@ def test_the_interval_covers_as_often_as_it_says():
     assert np.mean(inside) == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 2000))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "verdict"),
-    [
-        ([1.0, 1.1, 0.9], [0.0, 0.0, 0.0], "higher"),
-        ([0.0, 0.0, 0.0], [1.0, 1.1, 0.9], "lower"),
-        ([1.0, -1.1, 0.9], [0.0, 0.0, 0.0], "undecided"),
-        ([0.25, 0.25], [0.25, 0.25], "undecided"),
-        ([0.5, 0.75], [0.25, 0.5], "higher"),
-        ([0.5, 0.5, 0.6], 0.2, "higher"),
-        ([3.0], [1.0], "undecided"),
-    ],
-)
+@pytest.mark.parametrize(("a", "b", "verdict"), DATA["verdicts"])
 def test_verdicts(a, b, verdict):
     found = compare(a, b)
     assert found.verdict == verdict
@@ -49,17 +41,7 @@ def test_verdicts(a, b, verdict):
         assert (found.runs_needed <= found.n) == (verdict != "undecided")
 
 
-@pytest.mark.parametrize(
-    ("a", "margin", "verdict"),
-    [
-        ([0.1, -0.1, 0.0], 0.3, "equal"),
-        ([0.1, -0.1, 0.0], 0.2, "undecided"),
-        ([0.2, 0.21, 0.19], 0.3, "equal"),  # 0 is outside, and it is too little to matter
-        ([0.2, 0.21, 0.19], 0.2, "higher"),
-        ([-0.2, -0.21, -0.19], 0.2, "lower"),
-        ([0.0, 0.0], 1e-3, "equal"),
-    ],
-)
+@pytest.mark.parametrize(("a", "margin", "verdict"), DATA["a_margin_calls_equal_what_lies_within"])
 def test_a_margin_calls_equal_what_lies_within(a, margin, verdict):
     found = compare(a, margin=margin)
     assert found.verdict == verdict

@@ -75,14 +75,7 @@ def test_half_a_gpu_table_is_found(made: Path, edit: Edit) -> None:
     assert tables.check() == [f"toy: provenance.gpu.json is missing; {AGAIN} --profile gpu"]
 
 
-@pytest.mark.parametrize(
-    ("cell", "used"),
-    [
-        ('frame = tables.load("toy")', True),
-        ("load( 'toy', profile='cpu')", True),
-        ('tables.load("toys")', False),
-    ],
-)
+@pytest.mark.parametrize(("cell", "used"), DATA["a_page_uses_a_table_by_loading_it"])
 def test_a_page_uses_a_table_by_loading_it(made: Path, toy: dict[str, Any], cell: str, used: bool) -> None:
     (made / "book/page.md").unlink()
     (made / "book/chapter.ipynb").write_text(toy["notebook"](cell))

@@ -21,8 +21,12 @@ from kl_book import tables
 from kl_book.__main__ import main
 from kl_book.tables import cluster, notebook_process, provenance, worker
 from kl_book.tables.manifest import read_manifest
+from tests.support.data import data
 from tests.support.tables.clusters import PATIENCE, Started, count, started, wait_until
 from tests.support.tables.network import quiet
+
+DATA = data(__file__)
+
 
 Edit = Callable[[str, str, str], None]
 Runs = list[dict[str, Any]]
@@ -179,17 +183,7 @@ def task_of(profile: str = "cpu") -> worker.PointTask:
     return cluster.pack(manifest, provenance.begin(manifest, profile))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"package_files": {"kl_companion/ops.py": "0"}},
-            "the difference is in book/kl_book/tables/rows.py, ",
-        ),
-        ({"versions": {"torch": "0.1"}}, r"has torch 2\S+, expected 0.1 as on this machine. Install require"),
-        ({"gpu": True}, "has no CUDA device that torch finds, and this profile needs one"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), DATA["a_worker_that_came_late_or_changed_is_refused"])
 def test_a_worker_that_came_late_or_changed_is_refused(
     project: Path, quick: Runs, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,12 @@ from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.sampler import SamplerSetting, sampler, sampler_settings, setting_effect
 from kl_companion.monitor.doctor.subject import Declared
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer
+from tests.support.data import data
 from tests.support.small_steps import probe, step_of
 from tests.support.stub_trainer import made
+
+DATA = data(__file__)
+
 
 pytest.importorskip("transformers")
 
@@ -50,17 +54,7 @@ def effect(name, value, temperature=1.0):
 
 
 @pytest.mark.parametrize(
-    ("settings", "fault", "text"),
-    [
-        ({"min_p": 0.1}, "truncated-sampler", "SimpleNamespace(min_p=0.1)"),
-        ({"repetition_penalty": 1.2}, "sampler-setting", "SimpleNamespace(repetition_penalty=1.2)"),
-        ({"generation_kwargs": {"temperature": 0.6}}, "temperature", "The sampler's temperature is 0.6 by"),
-        ({"generation_kwargs": {"do_sample": False}}, "sampler-setting", "does not sample"),
-        ({"generation_kwargs": '{"typical_p": 0.5}'}, "truncated-sampler", "{'typical_p': 0.5}"),
-        ({"generation_kwargs": {"no_repeat_ngram_size": 1}}, "truncated-sampler", "no_repeat_ngram_size"),
-        ({"generation_kwargs": {"presence_penalty": 0.5}}, "sampler-setting", "presence_penalty"),
-        ({"top_k": 3}, "truncated-sampler", "SimpleNamespace(top_k=3)"),
-    ],
+    ("settings", "fault", "text"), DATA["a_setting_that_the_scored_log_probs_do_not_have"]
 )
 def test_a_setting_that_the_scored_log_probs_do_not_have(settings, fault, text):
     (found,) = findings_of(made(**settings))
@@ -71,15 +65,7 @@ def test_a_setting_that_the_scored_log_probs_do_not_have(settings, fault, text):
     assert found.line.file == __file__
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"temperature": 0.7, "generation_kwargs": {"temperature": 0.7}},
-        {"top_k": -1, "min_p": None, "repetition_penalty": 1.0},
-        {"generation_kwargs": {"max_new_tokens": 3, "stop_strings": ["x"], "do_sample": True, "seed": 1}},
-    ],
-)
+@pytest.mark.parametrize("settings", DATA["settings_that_change_nothing"])
 def test_settings_that_change_nothing(settings):
     trainer = made(**settings)
     trainer.temperature = settings.get("temperature", 1.0)

@@ -5,6 +5,10 @@ import sys
 import pytest
 
 from kl_companion.monitor.doctor.setting_lines import setting_line
+from tests.support.data import data
+
+DATA = data(__file__)
+
 
 SCRIPT = """
 from common import Config
@@ -29,21 +33,7 @@ def script(tmp_path, monkeypatch):
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "line"),
-    [
-        ("beta", 0.1, 3),
-        ("beta", 0.2, 5),
-        ("beta", None, 5),
-        ("min_p", 0.3, 6),
-        ("top_p", 0.4, 8),
-        ("top_p", 0.5, 9),
-        ("top_k", 5, 10),
-        ("teacher", None, 11),
-        ("ref_model.train", None, 12),
-        ("Config", None, 9),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "line"), DATA["where_a_setting_is"])
 def test_where_a_setting_is(script, name, value, line):
     found = setting_line(name, value)
     assert (found.file, found.number) == (str(script), line)

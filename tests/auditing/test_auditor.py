@@ -275,13 +275,6 @@ def test_the_samples_of_a_function_are_drawn_once():
     assert seen.count(1) == 8  # four tokens of two bandits, one after the other
 
 
-@pytest.mark.parametrize("option", [{"scale": 7.0}, {"off_policy": True}, {"off_policy": False}])
-def test_options_of_the_default_worlds_are_refused_beside_problems(option):
-    ((name, value),) = option.items()
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        audit("k3", problems=[prefix_tree(3, 2, seed=0)], **option)
-
-
 def test_all_properties_are_of_the_condition_of_the_headline():
     def each(logp, ref_logp, mask):
         return ((0.5 * (logp - ref_logp) ** 2 * mask).sum(-1) / mask.sum(-1)).mean()

@@ -82,17 +82,3 @@ def test_one_token_is_the_known_case():
         expected = 1 - success_at_rest(0.3, 0.2, size).item()
         assert failures_at_rest(0.3, 0.2, size, 1) == pytest.approx(expected, abs=1e-12)
     assert shortfall_of_the_token_level(0.3, 0.2, 1) == pytest.approx(0, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ((1.0, 0.1, 2, 3), "reference is 1.0, expected a number above 0 and below 1"),
-        ((0.5, 0.0, 2, 3), "beta is 0.0, expected a number above 0"),
-        ((0.5, 0.1, 1, 3), "size is 1, expected a whole number of at least 2"),
-        ((0.5, 0.1, 2, 0), "length is 0, expected a whole number of at least 1"),
-    ],
-)
-def test_numbers_outside_their_range(numbers, message):
-    with pytest.raises(ValueError, match=message):
-        failures_at_rest(*numbers)

@@ -194,19 +194,3 @@ def test_models_are_left_as_they_were(letters):
     assert [m.training for lm in (policy, reference) for m in lm.model.modules()] == modes
     assert all(p.grad is None for p in policy.model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_models_that_cannot_be_compared(pair, letters):
-    task, generator = task_of("a"), torch.Generator()
-    with pytest.raises(ValueError, match="the two models have different vocabularies"):
-        sequence_kl(pair[0], letters[0], task, [Example("a", "a")], generator=generator)
-    with pytest.raises(ValueError, match="the two models have different vocabularies"):
-        evaluate(pair[0], letters[0], task, examples=[Example("a", "a")])
-    with pytest.raises(ValueError, match="examples is empty, expected at least one prompt"):
-        sequence_kl(*pair, task, [], generator=generator)
-    with pytest.raises(ValueError, match="unknown direction 'backward'"):
-        sequence_kl(*pair, task, [Example("a", "a")], generator=generator, direction="backward")
-    with pytest.raises(ValueError, match="task 'small' has more than one right completion"):
-        exact_reward(pair[0], task, [Example("a", "a")])
-    with pytest.raises(ValueError, match="examples is empty"):
-        exact_reward(pair[0], task_of("a", unique=True), [])

@@ -292,14 +292,6 @@ def test_a_frozen_copy_stays_as_it_was(tiny: LanguageModel) -> None:
     assert all(p.requires_grad for p in policy.model.parameters())
 
 
-@pytest.mark.parametrize(("alphabet", "message"), DATA["two_vocabularies_have_no_kl"])
-def test_two_vocabularies_have_no_kl(alphabet: str, message: str, tiny: LanguageModel) -> None:
-    other = LanguageModel(tiny.model, character_tokenizer(alphabet))
-    with pytest.raises(ValueError, match="different vocabularies.*" + message):
-        same_vocabulary(tiny, other)
-    same_vocabulary(tiny, LanguageModel(None, character_tokenizer("0123456789=")))
-
-
 def test_chat_prompts_need_a_template(tiny: LanguageModel) -> None:
     tokenizer = copy.deepcopy(tiny.tokenizer)
     tokenizer.chat_template = (

@@ -129,14 +129,6 @@ def test_a_supervised_step_is_one_on_the_mean_log_probability(tiny):
     torch.testing.assert_close(weights(run.policy), weights(by_hand), rtol=1e-5, atol=1e-7)
 
 
-def test_a_lesson_needs_right_answers(tiny, task):
-    several = replace(task, unique=False)
-    with pytest.raises(
-        ValueError, match="lesson is 1 for task 'sort', expected 0: it has no one right answer"
-    ):
-        train(copy(tiny), several, replace(FEW, lesson=1))
-
-
 @pytest.mark.parametrize("anchor", [{"anchor": "ema", "decay": 0.5}, {"anchor": "taught", "lesson": 1}])
 def test_a_given_reference_is_not_moved(tiny, task, anchor):
     reference = copy(tiny)
@@ -190,16 +182,3 @@ def test_evaluations_and_progress(tiny, task):
     assert [r["step"] for r in said] == [0, 1, 2, 3, 4, 5]
     assert history.evaluations()["seen"].tolist() == [0, 2, 4, 5]
     assert len(history.frame()) == 6
-
-
-def test_every_is_checked(tiny, task):
-    with pytest.raises(ValueError, match="every is 0"):
-        train(copy(tiny), task, FEW, every=0)
-
-
-def test_different_vocabularies_are_refused(tiny, task):
-    other = LanguageModel(*_model_for(make_task("arithmetic")))
-    with pytest.raises(ValueError, match="vocab"):
-        train(copy(tiny), task, FEW, reference=other)
-    with pytest.raises(ValueError, match="vocab"):
-        distill(copy(tiny), other, task)

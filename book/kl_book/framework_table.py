@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ WHERE = {
 }
 _PREFIXED = re.compile(r"([a-z_][\w.]*): (\w[\w.]*=.*)")
 _SAID_ABOVE = ("token_reverse_kl", "sequence_reverse_kl", "token_forward_kl", "token_jensen_shannon")
+_REVERSE = {"token_reverse_kl": "of tokens", "sequence_reverse_kl": "of whole answers"}
 _HEADERS = ("You have", "It minimizes", "For the gradient of a reverse KL write")
 
 
@@ -69,19 +70,48 @@ def framework_table() -> FrameworkTable:
     return _table((_body(name, first[first.framework == name]) for name in FRAMEWORKS), first.index)
 
 
-def defaults_of(names: Sequence[str]) -> FrameworkTable:
-    """The defaults for RL of some frameworks, in the same rows.
+def lines_of(shorts: Mapping[str, str]) -> FrameworkTable:
+    """Return some settings in a line each: the option that decides, the objective, and what to change.
+
+    Args:
+        shorts: Names of settings to the part of their option that is shown, framework by framework.
 
     Raises:
         FileNotFoundError: as `framework_table`.
     """
     first = _settings()
-    defaults = first[first.framework.isin(names) & (first.default != "no") & (first.purpose == "RL")]
+    names = dict.fromkeys(first.framework[name] for name in shorts)
     bodies = []
     for name in names:
-        rows, shown = (frame[frame.framework == name] for frame in (first, defaults))
-        bodies.append(f"<tbody>{''.join([_title(name, rows), *_with_remedy(shown, rows)])}</tbody>")
-    return _table(bodies, defaults.index)
+        rows = first[first.framework == name]
+        lines = [_line(s, rows, shorts[s]) for s in shorts if s in rows.index]
+        bodies.append(f"<tbody>{''.join([_title(name, rows), *lines])}</tbody>")
+    return _table(bodies, shorts)
+
+
+def _line(name: str, rows: pd.DataFrame, short: str) -> str:
+    near = escape(rows.near[name])
+    return _row(f"<code>{escape(short)}</code>", f"<b>{near}</b>{_before(name)}", _change(name, rows))
+
+
+def _before(name: str) -> str:
+    """Return what the last release with another objective did, or ""."""
+    past = [s for s in stretches(found(name.split(".")[0])) if s[0].subject == name]
+    same = {NOT_THERE, *(s[-1].on_policy for s in past[-1:])}
+    other = next((s for s in reversed(past) if s[-1].on_policy not in same), None)
+    return _small(f"{versions_of(other)}: {escape(in_plain_words(other[-1].on_policy))}") if other else ""
+
+
+def _change(name: str, rows: pd.DataFrame) -> str:
+    """Return the options that the remedy of the same placement has and the setting has not."""
+    own = setting(name)
+    if rows.objective[name] in _REVERSE and not own.penalty_divided:
+        return "keep it"
+    remedy = own.framework.remedy
+    wanted = setting((remedy.sequence if own.placement == "reward" else remedy.token) or name)
+    algorithm = wanted.penalty_divided
+    lines = option_lines(wanted.option) + option_lines(algorithm.instead if algorithm else "")
+    return "<br>".join(f"<code>{escape(x)}</code>" for x in lines if x and x not in option_lines(own.option))
 
 
 def _table(bodies: Iterable[str], settings: Iterable[str]) -> FrameworkTable:
@@ -181,9 +211,8 @@ def _beta(meaning: str) -> str:
 def _instead(s: dict[str, Any], rows: pd.DataFrame) -> str:
     """Lines for the gradient of a reverse KL, of tokens and of whole answers, or that they stand there."""
     known = framework(s["framework"])
-    right = {"token_reverse_kl": "of tokens", "sequence_reverse_kl": "of whole answers"}
-    if s["objective"] in right and not setting(s["setting"]).penalty_divided:
-        return f"keep it: it is the KL {right[s['objective']]}"
+    if s["objective"] in _REVERSE and not setting(s["setting"]).penalty_divided:
+        return f"keep it: it is the KL {_REVERSE[s['objective']]}"
     if s["purpose"] == "distillation":
         nearest = _nearest(s, rows)
         return _level("of tokens", _lines(nearest)) if nearest else "no option"

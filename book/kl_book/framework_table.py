@@ -111,7 +111,8 @@ def _change(name: str, rows: pd.DataFrame) -> str:
     wanted = setting((remedy.sequence if own.placement == "reward" else remedy.token) or name)
     algorithm = wanted.penalty_divided
     lines = option_lines(wanted.option) + option_lines(algorithm.instead if algorithm else "")
-    return "<br>".join(f"<code>{escape(x)}</code>" for x in lines if x and x not in option_lines(own.option))
+    added = [line.strip() for line in lines if line and line not in option_lines(own.option)]
+    return "<br>".join(f"<code>{escape(line)}</code>" for line in added)
 
 
 def _table(bodies: Iterable[str], settings: Iterable[str]) -> FrameworkTable:

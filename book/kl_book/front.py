@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from kl_book import tables
 from kl_book.coins import coin_share
@@ -17,6 +19,7 @@ from kl_companion import audit
 if TYPE_CHECKING:
     from kl_companion.plotting import ThemedFigure
 
+_ROOT = Path(__file__).resolve().parents[2]
 # the log line of the box: nats per token, coefficient, tokens of an answer, answers of a group, share solved
 KL, BETA, TOKENS, GROUP, SOLVED = 0.02, 0.04, 500, 8, 0.3
 RATES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)  # of prompts, for the range of the effective coefficient
@@ -46,36 +49,42 @@ FIRST = {
 
 
 def log_line() -> str:
-    """Return what one line of a log says, worked out, as a table in Markdown."""
+    """Return what one line of a log says, worked out, as a list in Markdown."""
     sigma = math.sqrt(SOLVED * (1 - SOLVED))
     nats, per_token = KL * TOKENS, BETA * KL
     large = effective_beta(SOLVED, None)
     biased, unbiased = (effective_beta(SOLVED, GROUP, unbiased=u) for u in (False, True))
     every = [effective_beta(p, GROUP, unbiased=u) for p in RATES for u in (False, True)]
     price = per_token * TOKENS
+    spread = f"√({SOLVED:g} · {1 - SOLVED:g}) = {sigma:.2f}"
+    solved = " to ".join(f"{100 * rate:g} %" for rate in (RATES[0], RATES[-1]))
     rows = {
         "How far is the policy?": f"{KL:g} nats per token × {TOKENS} tokens = **{nats:g} nats per answer**",
         "What does that cost?": (
-            f"{BETA:g} × {KL:g} = **{per_token:g} per token** and **{price:g} per answer**, in units of the standard "
-            f"deviation σ of the rewards, by which they are divided. For rewards of 0 and 1 it is "
-            f"√({SOLVED:g} · {1 - SOLVED:g}) = {sigma:.2f}, so an answer loses {price * sigma:.2f} of a reward of 1"
+            f"{BETA:g} × {KL:g} = **{per_token:g} per token** and **{price:g} per answer**, in units of the "
+            f"standard deviation σ of the rewards, by which they are divided. For rewards of 0 and 1 it is "
+            f"{spread}, so an answer loses {price * sigma:.2f} of a reward of 1"
         ),
         "What is β worth?": (
-            f"β·σ = **{large:.3f}** in large groups. In groups of {GROUP} it is **{unbiased:.3f}** if the variance is "
-            f"divided by G − 1 (TRL, verl) and {biased:.3f} if by G; for prompts that are solved in {_percent(RATES[0])} "
-            f"to {_percent(RATES[-1])} of the cases, {min(every):.3f} to {max(every):.3f}. "
+            f"β·σ = **{large:.3f}** in large groups. In groups of {GROUP} it is **{unbiased:.3f}** if the "
+            f"variance is divided by G − 1 (TRL, verl) and {biased:.3f} if by G; for prompts that are solved "
+            f"in {solved} of the cases, {min(every):.3f} to {max(every):.3f}. "
             "{ref}`Why <chapter-whole-update>`"
         ),
         "Does the term act?": (
-            "Double β. If the KL stays where it is, the term does not regularize. {ref}`The test <test-raise-beta>`"
+            "Double β. If the KL stays where it is, the term does not regularize. "
+            "{ref}`The test <test-raise-beta>`"
         ),
     }
-    lines = ["| Question | Answer |", "| :-- | :-- |"]
-    return "\n".join([*lines, *(f"| {question} | {answer} |" for question, answer in rows.items())])
+    return "\n".join(f"* *{question}* {answer}." for question, answer in rows.items())
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"
+def edition() -> str:
+    """Return version, date and licenses of the book, from `CITATION.cff`, as a line in Markdown."""
+    cited = yaml.safe_load((_ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    licenses = " and ".join(cited["license"])
+    version = f"Version {cited['version']}, {cited['date-released']}"
+    return f"{version}; {licenses}; {{ref}}`how to cite <how-to-cite>`."
 
 
 def effective_beta(success: float, group: int | None, *, unbiased: bool = False) -> float:
@@ -98,7 +107,8 @@ def turned_k3() -> str:
     each = [f"{d.degrees:.0f}° at {d.kl:g}" for d in known]
     return (
         f"The difference grows with the distance: in the audit's four small worlds K3 turns the gradient by "
-        f"{', '.join(each[:-1])} and {each[-1]} nats per token. Other mistakes, such as K1 in the loss, leave none."
+        f"{', '.join(each[:-1])} and {each[-1]} nats per token. "
+        "Other mistakes cost more: K1 in the loss has no expected gradient at all."
     )
 
 
@@ -151,13 +161,15 @@ def costs() -> ThemedFigure:
         draw,
         size=(7.4, 3.6),
         alt=(
-            f"KL spent until the reward passes {REWARD:g}, by KL term. K2, the exact KL and K3 in the loss and K1 "
-            "in the reward need less than half of what no KL term, K1 in the loss and K2 in the reward need. "
+            f"KL spent until the reward passes {REWARD:g}, by KL term. K2, the exact KL and K3 in the "
+            "loss and K1 in the reward need less than half of what no KL term, K1 in the loss and "
+            "K2 in the reward need. "
             f"{' and '.join(never)} never gets there."
         ),
         caption=(
-            f"KL to the start when the reward first passes {REWARD:g} (it starts at 0.21), with 95 % intervals "
-            f"over three to five seeds, β = {AT:g}. A transformer of 75,000 parameters that sorts digits."
+            f"KL to the start when the reward first passes {REWARD:g} (it starts at 0.21), with 95 % "
+            f"intervals over three to five seeds, β = {AT:g}. A transformer of 75,000 parameters that "
+            "sorts digits."
         ),
     )
 

@@ -60,6 +60,7 @@ BOOK = {
     "mutants": 1,
     "moving": 1,
     "long_answers": 1,
+    "run_shapes": 1,
     "simplex": 1,
     "speed_goals": 1,
     "framework_table": 1,

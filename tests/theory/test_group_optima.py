@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kl_companion.theory.group_optima import mean_group_deviation, success_at_rest
+from tests.oracles.decisions import DecisionTree
 
 
 def advantages(group):
@@ -69,3 +70,44 @@ def test_shapes_broadcast():
     found = success_at_rest(torch.tensor([0.1, 0.4]), torch.tensor([[0.1], [1.0], [4.0]]), 8)
     assert found.shape == (3, 2)
     assert found[1, 1].item() == pytest.approx(success_at_rest(0.4, 1.0, 8).item(), abs=1e-7)
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize(("q", "beta"), [(0.5, 0.1), (0.8, 0.3)])
+def test_grpo_with_token_k3_rests_there(q, beta, size, length):
+    tree = DecisionTree(q, length)
+
+    def loss(logp, ref_logp):
+        p = logp.detach().sum(-1).exp()
+        k3 = ((ref_logp - logp).exp() - 1 - ref_logp + logp).sum(-1)
+        return (p * (beta * k3 - tree.advantages(p, size) * logp.sum(-1))).sum()
+
+    rest = tree.rest(loss, 8.0)
+    assert success_at_rest(q, beta, size, length).item() == pytest.approx(
+        rest[-1].sum().exp().item(), abs=1e-7
+    )
+
+
+def test_equations_of_every_token_hold_in_large_groups():
+    q, beta, length = 0.7, 0.2, 6
+    success = success_at_rest(q, beta, None, length).item()
+    later, pull = 1.0, 1 / math.sqrt(success * (1 - success))
+    for _ in range(length):  # beta (p - q) = p (1 - p) pull later, solved by halving
+        low, high = q, 1.0
+        for _ in range(80):
+            p = (low + high) / 2
+            low, high = (low, p) if beta * (p - q) > p * (1 - p) * pull * later else (p, high)
+        later *= p
+    assert later == pytest.approx(success, abs=1e-12)
+
+
+@pytest.mark.parametrize(("size", "q", "length"), [(2, 0.5, 20), (8, 0.9, 50), (3, 0.2, 7)])
+def test_failures_of_tokens_add_up(size, q, length):
+    beta = 1e-6
+    about = beta * length * (1 - q) / math.sqrt(size - 1)
+    assert 1 - success_at_rest(q, beta, size, length).item() == pytest.approx(about, rel=1e-3)
+
+
+def test_long_answers_that_are_never_right_end_at_the_reference():
+    for size in (2, 8):
+        assert success_at_rest(0.5, 1.0, size, 3000).item() < 1e-30

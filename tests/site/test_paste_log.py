@@ -50,7 +50,7 @@ def test_an_example_has_the_report_of_the_command_line(
     session.get(f"{base}/{paste.LOG_PAGE}")
     session.get_log("performance")
     Select(session.find_element("css selector", ".kl-paste [name=example]")).select_by_value(f"{number}")
-    session.find_element("css selector", ".kl-paste [type=submit]").click()
+    paste.submit(session)
     data = paste.finished(session)
     text, report = by_command_line(tmp_path, EXAMPLES[number]["log"])
     assert (data["text"], json.loads(data["card"])) == (text, report)
@@ -73,7 +73,7 @@ def test_a_file_takes_the_place_of_a_text_and_a_text_that_of_a_file(
     assert session.execute_script("return document.querySelector('[name=file]').files.length") == 0
     session.execute_script(DROP, EXAMPLES[1]["log"], "b.log")
     assert area.get_property("value") == ""
-    session.find_element("css selector", ".kl-paste [type=submit]").click()
+    paste.submit(session)
     assert paste.finished(session)["text"] == by_command_line(tmp_path, EXAMPLES[1]["log"])[0]
 
 
@@ -117,7 +117,7 @@ def test_a_report_fits_its_page_and_is_read_aloud(session: Any, base: str, width
 
 def test_without_a_server_the_page_says_what_to_do(session: Any) -> None:
     session.get((paste.SITE / paste.LOG_PAGE).as_uri())
-    session.find_element("css selector", ".kl-paste [type=submit]").click()
+    paste.submit(session)
     error = paste.answered(session)["error"]
     assert "python -m http.server" in error
     assert error.endswith("or run kl-companion report on your machine.")

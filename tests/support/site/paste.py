@@ -53,6 +53,13 @@ def finished(session: Any, seconds: float = 60) -> dict[str, str]:
     return data
 
 
+def submit(session: Any) -> None:
+    """Click the form's button, wherever on the page it is: the page itself scrolls smoothly."""
+    button = session.find_element("css selector", ".kl-paste [type=submit]")
+    session.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    button.click()
+
+
 def ask(session: Any, base: str, code: str, seconds: float = 60, **fields: str) -> dict[str, str]:
     """Paste code, run it, and wait: in the page that is open, so that Python is loaded once."""
     there = address(base, code, **fields)
@@ -79,11 +86,10 @@ def report(
     session.execute_script(
         "const form = document.querySelector('.kl-paste form');"
         "form.reset();"
-        "for (const [name, value] of Object.entries(arguments[0])) form.elements[name].value = value;"
-        "form.querySelector('[type=submit]').scrollIntoView({ block: 'center', behavior: 'instant' });",
+        "for (const [name, value] of Object.entries(arguments[0])) form.elements[name].value = value;",
         {"log": text, **fields},
     )
     if file is not None:
         session.find_element("css selector", ".kl-paste [name=file]").send_keys(str(file))
-    session.find_element("css selector", ".kl-paste [type=submit]").click()
+    submit(session)
     return finished(session)

@@ -144,6 +144,7 @@ def test_rows_and_chapters_name_each_other():
     assert set(rows) - {""} <= set(files)
     silent = set(files) - set(rows)
     assert silent == {
+        "part3_sequences/03_what_one_token_hides",
         "part4_vocabulary/03_at_vocabulary_scale",
         "part8_language_models/01_exact_oracle",
         "part8_language_models/05_a_real_model",

@@ -26,7 +26,9 @@ STEP = {
     "cap": None,
     "keep_ratios": None,
     "keep_kl": None,
-    "critic": None,  # of (leaf, t)
+    "critic": None,  # of (leaf, t), or "exact" or "reward"
+    "gamma": 1.0,
+    "lam": 1.0,
 }
 VALUE = {"k1": lambda x: x, "k2": lambda x: x * x / 2, "k3": lambda x: math.exp(-x) - 1 + x}
 SLOPE = {"k1": lambda x: 1.0, "k2": lambda x: x, "k3": lambda x: 1 - math.exp(-x)}
@@ -55,6 +57,35 @@ def chances(world, sampler):
 def ahead(values):
     """What is ahead of each token, itself included."""
     return [math.fsum(values[t:]) for t in range(len(values))]
+
+
+def rewards_of_tokens(reward, costs):
+    """Rewards of the tokens of one answer: minus the cost of each, and the answer's reward at its end."""
+    return [*(-c for c in costs[:-1]), reward - costs[-1]]
+
+
+def estimates(rewards, values, gamma, lam):
+    """Advantages of the tokens of one answer; the value behind its last token is 0."""
+    found, ahead, next_value = [], 0.0, 0.0
+    for r, v in zip(reversed(rewards), reversed(values), strict=True):
+        ahead = r + gamma * next_value - v + gamma * lam * ahead
+        found.insert(0, ahead)
+        next_value = v
+    return found
+
+
+def expected_return(leaves, chances, rewards, gamma):
+    """A critic, a function of (leaf, t): the mean over all answers that begin like the leaf up to t."""
+
+    def value(leaf, t):
+        top = bottom = 0.0
+        for other, p, r in zip(leaves, chances, rewards, strict=True):
+            if len(other) > t and other[:t] == leaf[:t]:
+                top += p * math.fsum(gamma**k * x for k, x in enumerate(r[t:]))
+                bottom += p
+        return top / bottom
+
+    return value
 
 
 def compared(values, weights, n, o):
@@ -91,22 +122,23 @@ def beside(value, others, o):
 
 def advantages(world, answers, weights, n, old, ref, o):
     """Of every token of every answer, a list of lists."""
-    charged = [[0.0] * len(leaf) for leaf in answers]
+    own = charged = [[0.0] * len(leaf) for leaf in answers]
     if o["kl"] is not None and o["place"] in ("before", "after", "after_whole"):
         cost = VALUE[o["kl"]]
-        charged = [
-            [o["beta"] * x for x in ahead([cost(a - b) for a, b in zip(x, y, strict=True)])]
+        own = [
+            [o["beta"] * cost(a - b) for a, b in zip(x, y, strict=True)]
             for x, y in zip(old, ref, strict=True)
         ]
+        charged = [ahead(costs) for costs in own]
     reward = dict(zip(world["leaves"], world["reward"], strict=True))
     inside = o["place"] == "before"
     if o["advantage"] in ("none", "whitened"):
         flat, at, size = [], [], math.fsum(w * len(leaf) for w, leaf in zip(weights, answers, strict=True))
         for i, leaf in enumerate(answers):
-            for t in range(len(leaf)):
-                base = 0.0 if o["critic"] is None else o["critic"](leaf, t)
-                flat.append(reward[leaf] - (charged[i][t] if inside else 0.0) - base)
-                at.append(weights[i] / size)
+            costs = own[i] if inside else [0.0] * len(leaf)
+            values = [0.0 if o["critic"] is None else o["critic"](leaf, t) for t in range(len(leaf))]
+            flat += estimates(rewards_of_tokens(reward[leaf], costs), values, o["gamma"], o["lam"])
+            at += [weights[i] / size] * len(leaf)
         found = iter(compared(flat, at, None if n is None else len(flat), o))
         a = [[next(found) for _ in leaf] for leaf in answers]
     else:
@@ -117,6 +149,17 @@ def advantages(world, answers, weights, n, old, ref, o):
     if o["place"] == "after_whole":
         a = [[x - cost[0] for x in row] for row, cost in zip(a, charged, strict=True)]
     return a
+
+
+def named_critic(world, sampler, start, ref, o):
+    """The expected return of a prefix; that of a "reward" critic has no penalty."""
+    rewards = []
+    for leaf, reward in zip(world["leaves"], world["reward"], strict=True):
+        apart = [a - b for a, b in zip(*(of_answer(world, x, leaf) for x in (start, ref)), strict=True)]
+        charges = o["critic"] == "exact" and o["kl"] is not None and o["place"] == "before"
+        costs = [o["beta"] * VALUE[o["kl"]](x) if charges else 0.0 for x in apart]
+        rewards.append(rewards_of_tokens(reward, costs))
+    return expected_return(world["leaves"], chances(world, sampler), rewards, o["gamma"])
 
 
 def passes(a, ratio, o):
@@ -167,6 +210,8 @@ def of_kl(logp, ref, mu, o):
 def ascent(world, policy, reference, sampler, start, answers, weights, n, o):
     """What one step on a batch adds to the logits, rows of numbers; ``start``: before the first step."""
     tables = [log_probs(x) for x in (policy, reference, sampler, start)]
+    if isinstance(o["critic"], str):
+        o = {**o, "critic": named_critic(world, sampler, tables[3], tables[1], o)}
     logp, ref, mu, old = ([of_answer(world, table, leaf) for leaf in answers] for table in tables)
     a = advantages(world, answers, weights, n, old, ref, o)
     tokens = math.fsum(w * len(leaf) for w, leaf in zip(weights, answers, strict=True))

@@ -61,7 +61,9 @@ def recipe_of(**choices: Any) -> Recipe:
         sampler_cap=o["cap"],
         keep_ratios=o["keep_ratios"],
         keep_kl=o["keep_kl"],
-        critic=None if o["critic"] is None else critic,
+        critic=critic if callable(o["critic"]) else o["critic"],
+        gamma=o["gamma"],
+        lam=o["lam"],
     )
 
 

@@ -92,7 +92,7 @@ def audit_update(
     if group_size is not None and group_size in refused:
         raise refused[group_size]
     judged = size if size in run else max((n for n in run if n is not None), default=size)
-    parts = parts_of(of, run)
+    parts = parts_of(of.undiscounted, run)
     seen: dict[bool, list[OnPrompt]] = {False: [], True: []}
     for stale in (False, True):
         for title, at in prompts(off_policy=stale).items():
@@ -126,11 +126,12 @@ def _sizes(step: Step, sizes: Sequence[int]) -> tuple[list[int | None], dict[int
         ValueError: it runs on none.
     """
     at, run = prompt(0.5, GRADED), list[int | None]()
+    loss = step.on(at.problem)
     refused = dict[int | None, ValueError]()
     for group in (*sizes, None):
         rows = at.which if group is None else torch.arange(group) % len(at.problem.rewards)
         try:
-            gradients = [batch_gradient(step.loss, replace(at, which=x))[1] for x in (rows, *_orders(rows))]
+            gradients = [batch_gradient(loss, replace(at, which=x))[1] for x in (rows, *_orders(rows))]
         except ValueError as error:
             refused[group] = error
             continue
@@ -168,5 +169,5 @@ def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
     """The expected update; of a recipe with several updates on one batch, their mean."""
     of = step.recipe
     if of is None or of.updates == 1:
-        return expected_update(step.loss, at, group)
-    return expected_updates(of.loss, at, group, steps=of.updates, rate=of.rate)
+        return expected_update(step.on(at.problem), at, group)
+    return expected_updates(of.at(at.problem).loss, at, group, steps=of.updates, rate=of.rate)

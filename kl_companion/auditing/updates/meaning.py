@@ -13,6 +13,7 @@ from kl_companion.auditing.updates.advantages import ADVANTAGES
 from kl_companion.auditing.updates.effective import KINDS, LOWERS, MOSTLY, REWARDS, SAME, OnPrompt, turned
 
 if TYPE_CHECKING:
+    from kl_companion.auditing.updates.recipe import Recipe
     from kl_companion.auditing.updates.record import UpdateAudit
 
 FAR = 5.0  # degrees of a rest that is worth a word
@@ -66,8 +67,18 @@ def _facts(audit: UpdateAudit) -> dict[str, Any]:
         "outside": audit.inside is not None,
         "most_stale": most_stale,
         "stale_far": not most_stale <= max(FAR, most + 1),
+        **_discounts(audit.step.recipe),
         "missed": ", ".join(s.prompt for s in audit.misses),
         "ignores_beta": audit.equal is not None and audit.equal.ignores_beta,
+    }
+
+
+def _discounts(of: Recipe | None) -> dict[str, bool]:
+    early = of is not None and of.lam < 1
+    return {
+        "zero_values": early and of is not None and of.critic is None,
+        "values_without_penalty": early and of is not None and of.critic == "reward",
+        "discounted": of is not None and of.gamma < 1,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
@@ -10,12 +9,14 @@ from typing import Any, Literal
 import torch
 
 from kl_companion.auditing.updates.advantages import OF_TOKENS, Advantage, Normalize, normalizer
+from kl_companion.auditing.updates.critics import CRITICS, Critic, Values, at_last, critic_of, generalized
 from kl_companion.checks import check_choice, check_number, check_scalar, check_shape, check_whole, described
 from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.losses import term_loss
 from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, PolicyLoss, check_dual, policy_loss
 from kl_companion.rollout import Aggregate, Rollout, aggregate, masked, per_token
 from kl_companion.rollout.aggregation import check_aggregate
+from kl_companion.tabular import Problem
 
 Penalty = Literal["before", "after"]
 PENALTIES: tuple[Penalty, ...] = ("before", "after")
@@ -57,8 +58,13 @@ class Recipe:
             policy loss; the aggregation counts them still.
         keep_kl: So are tokens with a negative advantage where the mean over their answer of log sampler - log
             policy is larger.
+        gamma: Discount of what is ahead of a token, where every token has a return of its own.
+        lam: Of generalized advantage estimation: 1 for returns as they are, below 1 for a mean of returns
+            that end early, in the critic's value.
         critic: Values of every token, [batch, seq], as a function of the rollout; subtracted from the returns
-            before they are normalized. None for no critic.
+            before they are normalized. ``"exact"``: the expected return of the answers that the sampler gives
+            behind a prefix; ``"reward"``: that of the rewards without the penalty. These two are known in a
+            world, see `at`. None for values of zero.
         normalize: A trainer's own function of returns [groups, n] in place of the one that ``advantage``
             names; that name still says whether they are returns of answers or of tokens.
         updates: Updates on one batch.
@@ -84,7 +90,9 @@ class Recipe:
     sampler_cap: float | None = None
     keep_ratios: tuple[float, float] | None = None
     keep_kl: float | None = None
-    critic: Callable[[Rollout], torch.Tensor] | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    critic: Values | Critic | None = None
     normalize: Normalize | None = None
     updates: int = 1
     rate: float = 1.0
@@ -112,9 +120,14 @@ class Recipe:
         check_dual(self.policy_loss, self.dual_clip)
         if self.keep_kl is not None:
             check_scalar("keep_kl", self.keep_kl)
-        for name in ("critic", "normalize"):
-            if (x := getattr(self, name)) is not None and not callable(x):
-                raise ValueError(f"{name} is {described(x)}, expected a function, or None")
+        for name in ("gamma", "lam"):
+            check_scalar(name, x := getattr(self, name), least=0.0)
+            if x > 1:
+                raise ValueError(f"{name} is {x!r}, expected a number from 0 to 1")
+        for name, names in (("critic", CRITICS), ("normalize", ())):
+            if (x := getattr(self, name)) is not None and not callable(x) and x not in names:
+                choices = "".join(f"{n!r}, " for n in names)
+                raise ValueError(f"{name} is {described(x)}, expected {choices}a function, or None")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -122,6 +135,11 @@ class Recipe:
             raise ValueError(
                 f"got a critic and advantage={self.advantage!r}, expected one of {', '.join(OF_TOKENS)}: a "
                 "critic takes the place of the other answers"
+            )
+        if not self.of_tokens and (self.gamma, self.lam) != (1, 1):
+            raise ValueError(
+                f"got gamma={self.gamma}, lam={self.lam} and advantage={self.advantage!r}, expected one of "
+                f"{', '.join(OF_TOKENS)}: with another an answer has one return"
             )
         kl = self.kl
         if kl is None:
@@ -137,6 +155,12 @@ class Recipe:
                 f"kl has credit={kl.credit} and is charged before advantage={self.advantage!r}, expected "
                 "credit 1: what is compared there is the penalty of a whole answer"
             )
+        discounts = (self.gamma, self.lam) != (1, 1) or isinstance(self.critic, str)
+        if kl.charges and kl.credit != 1 and discounts and self.penalty == "before":
+            raise ValueError(
+                f"kl has credit={kl.credit} with gamma={self.gamma}, lam={self.lam}, critic={self.critic!r}, "
+                "expected credit 1: gamma and lam discount rewards and penalties alike"
+            )
 
     @property
     def charges(self) -> bool:
@@ -147,6 +171,20 @@ class Recipe:
     def of_tokens(self) -> bool:
         """Whether every token has a return of its own: what is ahead of it."""
         return self.advantage in OF_TOKENS
+
+    def at(self, problem: Problem) -> Recipe:
+        """The recipe with the values of its critic in a world, where the critic is a name.
+
+        Args:
+            problem: The world; its sampler gives the answers behind a prefix, and its policy is charged with
+                the penalty.
+        """
+        if not isinstance(self.critic, str):
+            return self
+        kl = self.kl if self.critic == "exact" else None
+        of_answers = problem.rollout(problem.logits.detach())
+        returns = replace(self, critic=None, lam=1.0, kl=kl)._returns(of_answers, None)
+        return replace(self, critic=critic_of(problem, returns))
 
     def loss(self, rollout: Rollout, old_logp: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of the answers to one prompt; a scalar.
@@ -198,23 +236,42 @@ class Recipe:
             raise ValueError(f"the rollout answers {prompts} prompts, expected one: call it for each")
         if old_logp is not None:
             check_shape("old_logp", old_logp, rollout.logp.shape, "logp [batch, seq]")
-        mask, charged = rollout.completion_mask, self._charged(rollout, old_logp)
-        returns = rollout.rewards.to(rollout.logp.dtype).unsqueeze(-1).expand(mask.shape)
-        if charged is not None and self.penalty == "before":
-            # what is ahead of the first token is the penalty of the answer
-            returns = returns - (charged if self.of_tokens else charged[:, :1])
-        if self.critic is not None:
-            values = self.critic(rollout)
-            check_shape("what the critic returned", values, mask.shape, "completion_mask [batch, seq]")
-            returns = returns - values
+        mask = rollout.completion_mask
+        returns = self._returns(rollout, old_logp)
         if self.of_tokens:
             inside = mask.bool()
             a = torch.zeros_like(returns).masked_scatter(inside, self._normalized(returns[inside]))
         else:
             a = self._normalized(returns[:, 0]).unsqueeze(-1).expand(mask.shape)
-        if charged is not None and self.penalty == "after":
+        if self.penalty == "after" and (charged := self._charged(rollout, old_logp)) is not None:
             a = a - charged
         return masked(a, mask).detach()
+
+    def _returns(self, rollout: Rollout, old_logp: torch.Tensor | None) -> torch.Tensor:
+        """What is ahead of every token, minus its value, [batch, seq]; or of answers, [batch, 1]."""
+        assert rollout.rewards is not None
+        mask, rewards = rollout.completion_mask, rollout.rewards.to(rollout.logp.dtype)
+        charged = None if self.penalty == "after" else self._charged(rollout, old_logp, self.gamma * self.lam)
+        costs = torch.zeros_like(rollout.logp) if charged is None else charged
+        if not self.of_tokens:  # what is ahead of the first token is the penalty of the answer
+            return rewards.unsqueeze(-1) - costs[:, :1]
+        values = self._values(rollout)
+        return generalized(at_last(rewards, mask), values, mask, self.gamma, self.lam) - costs - values
+
+    def _values(self, rollout: Rollout) -> torch.Tensor:
+        """What the critic predicts of every token, [batch, seq]."""
+        if self.critic is None:
+            return torch.zeros_like(rollout.logp)
+        if isinstance(self.critic, str):
+            raise ValueError(
+                f"critic is {self.critic!r} and the batch is all that is known, expected the answers of a "
+                "world: call recipe.at(problem)"
+            )
+        values = self.critic(rollout)
+        check_shape(
+            "what the critic returned", values, rollout.completion_mask.shape, "completion_mask [batch, seq]"
+        )
+        return values
 
     def _normalized(self, returns: torch.Tensor) -> torch.Tensor:
         """Advantages of one group, [n]."""
@@ -223,16 +280,24 @@ class Recipe:
         check_shape("what normalize returned", found, (1, len(returns)), "its argument [groups, n]")
         return found[0]
 
-    def _charged(self, rollout: Rollout, old_logp: torch.Tensor | None) -> torch.Tensor | None:
-        """beta times the penalty that every token is charged with, [batch, seq]; None for none."""
+    def _charged(
+        self, rollout: Rollout, old_logp: torch.Tensor | None, decay: float = 1.0
+    ) -> torch.Tensor | None:
+        """beta times the penalty that every token is charged with, [batch, seq]; None for none.
+
+        ``decay`` discounts the costs of the tokens ahead, beside the credit of the term.
+        """
         if self.kl is None or not self.kl.charges:
             return None
         mask = rollout.completion_mask
         if old_logp is not None:
             rollout = self._before(rollout, old_logp)
         costs = masked(per_token(self.kl.entry, rollout).detach(), mask)
-        x = self.beta * penalties(self.kl, costs, mask)
-        return x if x.ndim == 2 else x.unsqueeze(-1).expand(mask.shape)
+        if decay == 1:
+            x = self.beta * penalties(self.kl, costs, mask)
+            return x if x.ndim == 2 else x.unsqueeze(-1).expand(mask.shape)
+        own = at_last(costs.sum(-1), mask) if self.kl.level == "sequence" else costs
+        return self.beta * generalized(own, torch.zeros_like(own), mask, decay, 1.0)
 
     def _before(self, rollout: Rollout, old_logp: torch.Tensor) -> Rollout:
         """The answers as the policy before the first update scores them."""

@@ -212,7 +212,8 @@ class UpdateAudit:
         at = prompt(0.5).problem
 
         def ascent(logits: torch.Tensor) -> torch.Tensor:
-            return -expected_gradient(self.step.loss, at, logits=logits, group_size=FOLLOWED)
+            loss = self.step.on(at._replace(logits=logits))
+            return -expected_gradient(loss, at, logits=logits, group_size=FOLLOWED)
 
         try:
             found = at_rest(ascent, at), optimum(at, self.beta)

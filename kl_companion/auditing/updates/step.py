@@ -18,7 +18,7 @@ from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.keywords import renamed
 from kl_companion.rollout import Rollout
-from kl_companion.tabular import Loss
+from kl_companion.tabular import Loss, Problem
 
 
 class Step(NamedTuple):
@@ -45,6 +45,18 @@ class Step(NamedTuple):
     recipe: Recipe | None = None
     group: int | None = None
     moved: Moved | None = None
+
+    def on(self, problem: Problem) -> Loss:
+        """The loss with the critic of a world, where a recipe names one."""
+        return self.loss if self.recipe is None else self.recipe.at(problem).loss
+
+    @property
+    def undiscounted(self) -> Step:
+        """The step without a critic and discounts: what its rewards and its penalty are meant to be."""
+        of = self.recipe
+        if of is None or (of.gamma == of.lam == 1 and not isinstance(of.critic, str)):
+            return self
+        return as_step(replace(of, gamma=1.0, lam=1.0, critic=None))
 
 
 @renamed(mapped="roles", settings="options")

@@ -9,6 +9,8 @@ import torch
 
 from kl_companion import KLTerm, Recipe, audit_update
 from kl_companion.auditing.updates import audit
+from kl_companion.auditing.updates.effective import OTHER, WRITTEN
+from kl_companion.auditing.updates.meaning import advice
 from kl_companion.auditing.updates.step import as_step
 from kl_companion.auditing.updates.wanted import wanted_of
 from tests.support.steps import STEPS, dapo_with_kl, kl_in_reward, rloo
@@ -94,6 +96,45 @@ def test_several_updates_on_one_batch():
     assert small.gain == pytest.approx(once.gain, rel=1e-4)
     assert small.charge == pytest.approx(once.charge, rel=1e-4)
     assert large.gain < 0.9 * once.gain
+
+
+@pytest.mark.parametrize(
+    ("choices", "coefficient", "remedy"),
+    [
+        ({"lam": 0.95, "critic": "exact"}, WRITTEN, ""),
+        (
+            {"lam": 0.95},
+            OTHER,
+            "set lam = 1: below it a return ends early in the critic's value, and zero is",
+        ),
+        (
+            {"lam": 0.5, "critic": "reward"},
+            OTHER,
+            "fit the critic to returns that contain the penalty, or set lam = 1: below it",
+        ),
+        (
+            {"gamma": 0.9, "critic": "exact"},
+            OTHER,
+            "set gamma = 1: below it the reward at the end of an answer counts less for",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("few_prompts")
+def test_advantages_of_a_critic(choices, coefficient, remedy):
+    """With the exact critic and gamma = 1 the coefficient is beta for every lam; else it is not."""
+    recipe = Recipe("none", KLTerm("k1", "reward"), 0.05, aggregate="sum", **choices)
+    found = audit_update(recipe, **PAIRS)
+    assert (found.coefficient, found.penalties) == (coefficient, {"sequence_reverse_kl": 1.0})
+    assert advice(found)[:1] == ([remedy] if remedy else [])
+    several = audit_update(replace(recipe, updates=2, rate=1e-6), **PAIRS)
+    assert several.at("50 %", 2).share.charge == pytest.approx(found.at("50 %", 2).share.charge, rel=1e-4)
+
+
+def test_an_exact_critic_follows_the_policy_to_rest():
+    recipe = Recipe("none", KLTerm("k1", "reward"), 0.3, aggregate="sum", lam=0.0, critic="exact")
+    end, best = audit_update(recipe, **PAIRS).rest
+    assert end.settled
+    assert (end.reward, end.kl) == pytest.approx((best.reward, best.kl), abs=1e-6)
 
 
 def of_tokens(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):

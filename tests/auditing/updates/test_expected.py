@@ -13,7 +13,9 @@ from tests.support.data import data
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
 CASES: dict[str, dict[str, Any]] = {
-    name: {n: value_of if n == "critic" else tuple(x) if isinstance(x, list) else x for n, x in given.items()}
+    name: {
+        n: value_of if x == "value_of" else tuple(x) if isinstance(x, list) else x for n, x in given.items()
+    }
     for name, given in data(__file__).items()
 }
 
@@ -22,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_by_hand(name: str, world: str) -> None:
     at, size = PROMPTS[world], SIZES[world]
-    found = expected_update(recipe_of(**CASES[name]).loss, at, size)
+    found = expected_update(recipe_of(**CASES[name]).at(at.problem).loss, at, size)
     assert apart(found, by_hand(at, size, **CASES[name])) < 1e-12
 
 
@@ -37,7 +39,7 @@ def test_groups_of_four(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_in_large_batches(name: str, world: str) -> None:
     at = PROMPTS[world]
-    found = expected_update(recipe_of(**CASES[name]).loss, at, None)
+    found = expected_update(recipe_of(**CASES[name]).at(at.problem).loss, at, None)
     assert apart(found, by_hand(at, None, **CASES[name])) < 1e-10
 
 

@@ -140,6 +140,8 @@ def test_a_recipe_if_nothing_is_said() -> None:
         keep_ratios=None,
         keep_kl=None,
         critic=None,
+        gamma=1.0,
+        lam=1.0,
         normalize=None,
         name="",
     )

@@ -16,7 +16,7 @@ from docutils import nodes
 from kl_tex import inline_html
 from sphinx import addnodes
 
-GLOSSARY, API = "book/glossary", "book/api"
+GLOSSARY, API = "book/glossary", "book/api/"
 # words of daily language, or of several meanings, that a dotted line would mark in the wrong places
 UNMARKED = {"policy", "score", "head", "tail", "credit", "curvature", "audit", "lag", "reference policy"}
 MARKED_PAGES = re.compile(r"book/(part\d+_\w+/|quickstart$|errata$|how_to_add$)")
@@ -73,26 +73,26 @@ def code_of_terms(env: Any) -> dict[str, list[str]]:
 
 
 def functions(env: Any) -> Cards:
-    """The card of every public name that the API page documents, by its short name."""
-    from kl_book.names import kl
+    """The card of every public name that a page of the API documents, by its short name."""
+    documented = {
+        anchor: (page, desc[-1])
+        for page in sorted(env.all_docs)
+        if page.startswith(API)
+        for desc in env.get_doctree(page).findall(addnodes.desc)
+        for anchor in desc[0].get("ids", [])
+    }
+    if not documented:  # a book without an API
+        return {}
+    from kl_book.names import public_names
 
-    documented = {}
-    for desc in env.get_doctree(API).findall(addnodes.desc):
-        signature = desc[0]
-        for anchor in signature.get("ids", []):
-            documented[anchor] = desc
     found = {}
-    for name in kl:
-        defined = getattr(getattr(kl, name), "__module__", None)
-        ends = [a for a in documented if a.rpartition(".")[2] == name]
-        anchors = [a for a in ends if defined is None or f"{defined}.".startswith(f"{a.rpartition('.')[0]}.")]
-        if not anchors:
-            continue
-        anchor = min(anchors, key=len)
-        content = documented[anchor][-1]
-        first = next((p for p in content.findall(nodes.paragraph)), None)
-        said = f" {inline_html(first)}" if first is not None else ""
-        found[name] = Card(API, anchor, f"<code>{name}</code>{said}")
+    for name, room in public_names().items():
+        anchor = f"{room}.{name}"
+        if anchor in documented:
+            page, content = documented[anchor]
+            first = next((p for p in content.findall(nodes.paragraph)), None)
+            said = f" {inline_html(first)}" if first is not None else ""
+            found[name] = Card(page, anchor, f"<code>{name}</code>{said}")
     return found
 
 
@@ -205,24 +205,30 @@ def mark_citations(
     return used
 
 
-def add_cards(app: Any, doctree: nodes.document, docname: str) -> None:
-    """Mark a page's words, and keep the cards that they need with its doctree."""
-    if app.builder.name != "html":
-        return
+def known(app: Any) -> Any:
+    """All cards of the book by their kind, and the code of terms; they are made once in a build."""
     env = app.env
     if not hasattr(app, "kl_cards"):
         app.kl_cards = {
             "terms": glossary(env) if GLOSSARY in env.all_docs else {},
-            "functions": functions(env) if API in env.all_docs else {},
+            "functions": functions(env),
             "references": references(env),
             "codes": code_of_terms(env) if GLOSSARY in env.all_docs else {},
         }
-    used = mark_citations(app, doctree, docname, app.kl_cards["references"])
+    return app.kl_cards
+
+
+def add_cards(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Mark a page's words, and keep the cards that they need with its doctree."""
+    if app.builder.name != "html":
+        return
+    cards = known(app)
+    used = mark_citations(app, doctree, docname, cards["references"])
     if CODE_PAGES.match(docname):
-        used |= add_code(app, doctree, docname, app.kl_cards["functions"], app.kl_cards["codes"])
-        used |= mark_code(app, doctree, docname, app.kl_cards["functions"])
+        used |= add_code(app, doctree, docname, cards["functions"], cards["codes"])
+        used |= mark_code(app, doctree, docname, cards["functions"])
     if MARKED_PAGES.match(docname):
-        used |= mark_terms(app, doctree, docname, app.kl_cards["terms"])
+        used |= mark_terms(app, doctree, docname, cards["terms"])
     doctree["kl_cards"] = used
 
 

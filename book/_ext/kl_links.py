@@ -22,6 +22,7 @@ PAPERS = f"{LEDGER}/"
 FEW = 6  # links that are shown; more of them fold
 
 
+@cache
 def imported(notebook: str) -> set[str]:
     """Public names of the package that the code of a notebook imports.
 
@@ -51,7 +52,7 @@ def names_in_checks() -> dict[str, frozenset[str]]:
 def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
     """Below each public name: the chapters that import it, the rows of the ledger whose checks name it."""
     env = app.env
-    if docname != kl_cards.API or LEDGER not in env.all_docs:
+    if not docname.startswith(kl_cards.API) or LEDGER not in env.all_docs:
         return
     from kl_book.ledger.rendering import address
 
@@ -60,7 +61,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
         for name in env.all_docs
         if re.match(r"book/part\d", name) and str(env.doc2path(name)).endswith(".ipynb")
     }
-    cards = {card.anchor: name for name, card in kl_cards.functions(env).items()}
+    cards = {card.anchor: name for name, card in kl_cards.known(app)["functions"].items()}
     ledger = app.builder.get_relative_uri(docname, LEDGER).replace("ledger.html", "ledger/")
     for desc in doctree.findall(addnodes.desc):
         name = next((cards[a] for a in desc[0].get("ids", []) if a in cards), None)
@@ -88,14 +89,14 @@ def _line(label: str, links: list[tuple[str, str]], what: str) -> str:
 
 def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:
     """In each row of the ledger: the API's entry of each public name in the code of its check."""
-    if not pagename.startswith(PAPERS) or kl_cards.API not in app.env.all_docs:
+    if not pagename.startswith(PAPERS):
         return
     from kl_book.ledger.rendering import anchor
 
-    api = app.builder.get_relative_uri(pagename, kl_cards.API)
+    uri = app.builder.get_relative_uri
     links = {
-        name: f'<a href="{api}#{card.anchor}"><code>{name}</code></a>'
-        for name, card in kl_cards.functions(app.env).items()
+        name: f'<a href="{uri(pagename, card.docname)}#{card.anchor}"><code>{name}</code></a>'
+        for name, card in kl_cards.known(app)["functions"].items()
     }
     rows = {anchor(id): sorted(names & set(links)) for id, names in names_in_checks().items()}
     pieces = re.split(r'(?=<details class="kl-row" id=")', context["body"])

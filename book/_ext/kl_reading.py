@@ -143,7 +143,8 @@ def _docname(pagename: str, link: str) -> str:
 
 def write_all_again(app: Any, env: Any, docnames: list[str]) -> None:
     """Remember that what other pages quote is read again."""
-    app.kl_write_all = bool({kl_cards.GLOSSARY, kl_cards.API, "book/references"} & set(docnames))
+    quoted = (kl_cards.GLOSSARY, kl_cards.API, "book/references")
+    app.kl_write_all = any(name.startswith(quoted) for name in docnames)
 
 
 def pages_to_write(app: Any, env: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """The book's search: what it looks through, written beside the built pages as one file.
 
 Every section of a page is an entry: its heading, its text without formulas, and its code apart. So are the
-terms of the glossary and the names on the API page. What people type who look for a page is in
+terms of the glossary and the names on the pages of the API. What people type who look for a page is in
 `kl_search.yml`. A reader's browser makes an index of all with MiniSearch when somebody searches
 (`_static/kl_search.js`); where that was not fetched (`kl_npm`), Sphinx's own search stays.
 """

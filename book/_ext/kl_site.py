@@ -3,7 +3,7 @@
 1. Chapters are executed again when, and only when, what they use changed: kl_cache.py.
 2. MathJax is served from the built pages, so that they read without a network.
 3. A quiet console: sphinx-thebe, which Jupyter Book always loads, is taken out.
-4. Buttons to a repository when one is named, an API page without filler.
+4. Buttons to a repository when one is named, pages of the API (kl_api.py) without filler.
 5. Less to load (kl_figures.py, kl_light.py), nothing in the way of a screen reader (kl_accessible.py), lines
    that break well (kl_lines.py).
 6. Numbered figures, and tables with one row of headings: kl_numbers.py.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import kl_accessible
+import kl_api
 import kl_cache
 import kl_citation
 import kl_experiments
@@ -139,6 +140,7 @@ def docstring_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lin
 
 def setup(app: Any) -> dict[str, Any]:
     """Connect everything to Sphinx's events."""
+    kl_api.connect(app)
     kl_cache.connect(app)
     kl_experiments.connect(app)
     kl_explorer.connect(app)

@@ -35,7 +35,7 @@ document.addEventListener("DOMContentLoaded", () => {
     [/^book\/part/, 1.3],
     [/^book\/(quickstart|paste|cheat_sheet|explorer)/, 1.3],
     [/^book\/api/, 0.15],
-    [/^book\/(intro|experiments|errata|ledger|refusals|reliability|how_|notation|what_changed|frameworks_by_name|monitor)/, 0.35],
+    [/^book\/(intro|experiments|errata|ledger|contributors|refusals|reliability|how_|notation|what_changed|frameworks_by_name|monitor)/, 0.35],
   ];
   const weight = (page) => (WEIGHTS.find(([pattern]) => pattern.test(page)) || [null, 1])[1];
   const same = (text) => whole(text).map(plural).join(" ");
@@ -60,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const entry = documents[result.id];
       const typed = entry.words.split(",").map(same).includes(phrase);
       const named = same(entry.heading) === phrase || (!entry.anchor && same(entry.title) === phrase);
-      if (typed || (named && (entry.page !== "book/api" || phrase.includes("_")))) result.score *= 4;
+      if (typed || (named && (!entry.page.startsWith("book/api/") || phrase.includes("_")))) result.score *= 4;
       else if (asked.length > 1 && same(`${entry.heading} . ${entry.text}`).includes(phrase)) result.score *= 1.7;
       if (result.queryTerms.length === asked.length) result.score *= 1.5;
     }

@@ -31,7 +31,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 def notation() -> list[Passage]:
     """The first half of the notation page; the second is about the symbols of others."""
     read = chapter(BOOK / "notation.md")
-    return read[: next(i for i, p in enumerate(read) if p.text == "Concordance of the papers")]
+    return read[: next(i for i, p in enumerate(read) if p.text == "Names in the papers")]
 
 
 @cache

@@ -22,7 +22,7 @@ BOOK = ROOT / "book"
 # pages that give advice from top to bottom; chapters do in their section on practice
 GUIDES = ("intro.md", "which_one.md", "cheat_sheet.ipynb", "explorer.ipynb", "README.md")
 PRACTICE = "What to do in practice"
-OTHER = ("experiments", "ledger", "errata", "refusals", "api.md")  # generated, or of other people's sentences
+OTHER = ("experiments", "ledger", "errata", "refusals", "api")  # generated, or of other people's sentences
 
 ESTIMATOR = re.compile(
     r"(?P<ratio>(?:sg\(rho\)|rho|r)\s+)?"

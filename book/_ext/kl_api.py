@@ -28,7 +28,7 @@ def said(value: Any) -> tuple[str, str]:
     if isinstance(value, Mapping):
         keys = ", ".join(f"`{key}`" for key in list(value)[:FEW])
         return "data", f"A dict of {len(value)}: {keys}{', …' if len(value) > FEW else '.'}"
-    text = str(value).removeprefix("typing.")
+    text = " ".join(str(value).split()).removeprefix("typing.")
     return "data", f"`{text}`." if len(text) < LONG else f"A {type(value).__name__} of {len(value)}."
 
 

@@ -34,8 +34,8 @@ document.addEventListener("DOMContentLoaded", () => {
     [/^book\/(glossary|questions|which_one)/, 1.6],
     [/^book\/part/, 1.3],
     [/^book\/(quickstart|paste|cheat_sheet|explorer)/, 1.3],
-    [/^book\/api/, 0.15],
-    [/^book\/(intro|experiments|errata|ledger|contributors|refusals|reliability|how_|notation|what_changed|frameworks_by_name|monitor)/, 0.35],
+    [/^book\/(api|contributors|refusals|reliability|how_)/, 0.15],
+    [/^book\/(intro|experiments|errata|ledger|notation|what_changed|frameworks_by_name|monitor)/, 0.35],
   ];
   const weight = (page) => (WEIGHTS.find(([pattern]) => pattern.test(page)) || [null, 1])[1];
   const same = (text) => whole(text).map(plural).join(" ");

@@ -6,6 +6,7 @@ The argument is the package or module from which a reader imports the names, the
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,6 +17,8 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 FEW, LONG = 8, 200  # keys of a registry that a line names; characters of a value that are not printed
+
+BACK = re.compile(r'(?<=id=")(([\w.]+)">\s*<a class="viewcode-back" href="[^"#]*#)[^"]*')
 
 
 def said(value: Any) -> tuple[str, str]:
@@ -76,7 +79,22 @@ class OneLine(Names):
     write = staticmethod(one_line)
 
 
+def lead_back(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Link names in a listing to their entries: viewcode takes all names of a module for one room's."""
+    if not pagename.startswith("_modules/"):
+        return
+    module, known = f"{pagename[9:].replace('/', '.')}.", app.env.get_domain("py").objects
+
+    def entry(link: re.Match[str]) -> str:
+        name = link[2]
+        own = (n for n in known if n.endswith(f".{name}") and module.startswith(n.removesuffix(name)))
+        return link[1] + next((known[n].node_id for n in own), "")
+
+    context["body"] = BACK.sub(entry, context["body"])
+
+
 def connect(app: Any) -> None:
     """Add the directives."""
+    app.connect("html-page-context", lead_back)
     app.add_directive("names", Names)
     app.add_directive("one-line", OneLine)

@@ -58,6 +58,7 @@ BOOK = {
     "explorer": 1,
     "faults": 1,
     "mutants": 1,
+    "gradient_paths": 1,
     "moving": 1,
     "long_answers": 1,
     "run_shapes": 1,

@@ -10,7 +10,8 @@
     const last = updates.length - 1;
     const all = (selector) => [...stage.querySelectorAll(selector)];
     const [rects, dots] = [all(".kl-bar"), all(".kl-dot")];
-    const curves = all(".kl-line").map((line) => [line, line.getAttribute("points").split(" ")]);
+    const pointsOf = (line) => [line, line.getAttribute("points").split(" ")];
+    const [curves, ways, places] = [all(".kl-line").map(pointsOf), all(".kl-way").map(pointsOf), all(".kl-place")];
 
     const panel = document.createElement("div");
     panel.className = "kl-play";
@@ -36,7 +37,12 @@
         dot.setAttribute("cx", right);
         dot.setAttribute("cy", y[0] - (lines[at][i] - y[2]) / (y[3] - y[2]) * (y[0] - y[1]));
       });
-      for (const [curve, points] of curves) curve.setAttribute("points", points.slice(0, at + 1).join(" "));
+      for (const [curve, points] of [...curves, ...ways]) curve.setAttribute("points", points.slice(0, at + 1).join(" "));
+      ways.forEach(([, points], i) => {
+        const [cx, cy] = points[at].split(",");
+        places[i].setAttribute("cx", cx);
+        places[i].setAttribute("cy", cy);
+      });
       slider.value = at;
       slider.setAttribute("aria-valuetext", words());
       line.textContent = words();

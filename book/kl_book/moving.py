@@ -18,9 +18,9 @@ import torch
 from kl_companion.plotting import color
 
 WIDE, LEFT, RIGHT = 360, 62, 344  # of the drawing, and where bars and curves begin and end
-_ROW, _BAR, _GAP, _AXIS, _PLOT = 18, 8, 9, 34, 132  # heights
-_DASHES = ("none", "7 4", "2 3")
-_TEXT = 'fill="currentColor" stroke="none" font-size="13"'
+ROW, _BAR, _GAP, _AXIS, PLOT = 18, 8, 9, 34, 132  # heights
+DASHES = ("none", "7 4", "2 3")
+TEXT = 'fill="currentColor" stroke="none" font-size="13"'
 
 
 class Moving:
@@ -78,32 +78,28 @@ class Moving:
         heights = torch.cat(
             [*lines.values(), *(torch.tensor(pair, dtype=torch.float64) for pair in guides.values())]
         )
-        ticks = _ticks(heights.min().item(), heights.max().item())
-        top = _ROW * (len(bars) + 2) + 4
-        foot = top + len(tokens) * (len(bars) * _BAR + _GAP) + _AXIS + _ROW
+        ticks = round_ticks(heights.min().item(), heights.max().item())
+        top = ROW * (len(bars) + 2) + 4
+        foot = top + len(tokens) * (len(bars) * _BAR + _GAP) + _AXIS + ROW
         self.alt = alt.strip()
         self.frames: dict[str, Any] = {
             "updates": list(updates),
             "unit": unit,
             "names": list(bars),
             "told": of_lines,
-            "bars": _rounded(torch.stack(list(bars.values()), 1)),
-            "lines": _rounded(torch.stack(list(lines.values()), 1)),
+            "bars": rounded(torch.stack(list(bars.values()), 1)),
+            "lines": rounded(torch.stack(list(lines.values()), 1)),
             "x": [LEFT, RIGHT],
-            "y": [foot + _PLOT, foot, ticks[0], ticks[-1]],
+            "y": [foot + PLOT, foot, ticks[0], ticks[-1]],
         }
         shades = [color(colors[name]) for name in bars]
         drawing = (
-            f'<svg viewBox="0 0 {WIDE} {foot + _PLOT + 22}" role="img" aria-label="{html.escape(self.alt)}" '
+            f'<svg viewBox="0 0 {WIDE} {foot + PLOT + 22}" role="img" aria-label="{html.escape(self.alt)}" '
             f'style="width:100%;max-width:32rem;height:auto" font-family="inherit">'
             f"{self._legend(shades)}{self._bars(list(tokens), shades, of_bars, top)}"
-            f"{self._plot(shades, of_lines, ticks, guides)}</svg>"
+            f"{line_plot(self.frames, shades, of_lines, ticks, guides)}</svg>"
         )
-        data = html.escape(json.dumps(self.frames, ensure_ascii=False, separators=(",", ":")))
-        self.html = (
-            f'<figure class="kl-figure kl-moving"><div class="kl-stage" data-frames="{data}">{drawing}</div>'
-            f"<figcaption>{html.escape(caption.strip())}</figcaption></figure>"
-        )
+        self.html = staged(drawing, self.frames, caption)
 
     def _repr_html_(self) -> str:
         return self.html
@@ -114,24 +110,24 @@ class Moving:
     def _legend(self, shades: list[str]) -> str:
         rows = []
         for i, (name, shade) in enumerate(zip(self.frames["names"], shades, strict=True)):
-            y = _ROW * i + 12
-            line = f'stroke="{shade}" stroke-width="3" stroke-dasharray="{_DASHES[i % 3]}"'
+            y = ROW * i + 12
+            line = f'stroke="{shade}" stroke-width="3" stroke-dasharray="{DASHES[i % 3]}"'
             rows.append(
                 f'<rect x="0" y="{y - 7}" width="14" height="8" fill="{shade}"/>'
                 f'<line x1="20" x2="52" y1="{y - 3}" y2="{y - 3}" {line}/>'
-                f'<text x="{LEFT}" y="{y + 2}" {_TEXT}>{html.escape(name)}</text>'
+                f'<text x="{LEFT}" y="{y + 2}" {TEXT}>{html.escape(name)}</text>'
             )
         return "".join(rows)
 
     def _bars(self, tokens: list[str], shades: list[str], title: str, top: int) -> str:
         low = top + len(tokens) * (len(shades) * _BAR + _GAP)
-        found = [f'<text x="0" y="{top - 10}" {_TEXT}>{html.escape(title)}</text>']
+        found = [f'<text x="0" y="{top - 10}" {TEXT}>{html.escape(title)}</text>']
         for tick in (0, 0.5, 1):
             x = LEFT + tick * (RIGHT - LEFT)
-            found.append(_thin(x, x, top, low) + _said(f"{tick:g}", x, low + 14, "middle"))
+            found.append(thin_line(x, x, top, low) + words_at(f"{tick:g}", x, low + 14, "middle"))
         for j, token in enumerate(tokens):
             y = top + j * (len(shades) * _BAR + _GAP) + _GAP / 2
-            found.append(_said(token, LEFT - 8, y + len(shades) * _BAR / 2 + 5, "end"))
+            found.append(words_at(token, LEFT - 8, y + len(shades) * _BAR / 2 + 5, "end"))
             for i, shade in enumerate(shades):
                 first, last = (self.frames["bars"][at][i][j] * (RIGHT - LEFT) for at in (0, -1))
                 at = f'y="{y + i * _BAR:g}" height="{_BAR - 1}"'
@@ -139,55 +135,83 @@ class Moving:
                 found.append(f'<rect x="{LEFT + first - 0.75:.2f}" width="1.5" {at} fill="currentColor"/>')
         return "".join(found)
 
-    def _plot(
-        self, shades: list[str], title: str, ticks: list[float], guides: Mapping[str, Sequence[float]]
-    ) -> str:
-        bottom, top, low, high = self.frames["y"]
-        updates, lines = self.frames["updates"], self.frames["lines"]
 
-        def at(update: float, value: float) -> tuple[float, float]:
-            x = LEFT + (update - updates[0]) / (updates[-1] - updates[0]) * (RIGHT - LEFT)
-            return round(x, 2), round(bottom - (value - low) / (high - low) * (bottom - top), 2)
+def line_plot(
+    frames: Mapping[str, Any],
+    shades: Sequence[str],
+    title: str,
+    ticks: Sequence[float],
+    guides: Mapping[str, Sequence[float]],
+    marks: Sequence[int] = (),
+) -> str:
+    """Return the markup of numbers against the updates: the last frame, of which the page shows less.
 
-        found = [f'<text x="0" y="{top - 12}" {_TEXT}>{html.escape(title)}</text>']
-        for tick in ticks:
-            _, y = at(updates[0], tick)
-            found.append(
-                _thin(LEFT, RIGHT, y, y) + _said(f"{tick:g}".replace("-", "−"), LEFT - 8, y + 4, "end")
-            )
-        for update in (updates[0], updates[-1]):
-            found.append(_said(f"{update}", at(update, low)[0], bottom + 16, "middle"))
-        found.append(_said(self.frames["unit"], (LEFT + RIGHT) / 2, bottom + 16, "middle"))
-        for name, (start, end) in guides.items():
-            (x1, y1), (x2, y2) = at(updates[0], start), at(updates[-1], end)
-            found.append(
-                f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}" stroke="currentColor" '
-                'stroke-dasharray="1 4"/>'
-            )
-            beside = 0.8 if end >= start else 0.2  # where the words stay above the line
-            x, y = (a + beside * (b - a) for a, b in ((x1, x2), (y1, y2)))
-            found.append(_said(name, x, y - 6, "end" if end >= start else "start"))
-        for i, shade in enumerate(shades):
-            points = [at(update, values[i]) for update, values in zip(updates, lines, strict=True)]
-            look = f'stroke="{shade}" stroke-width="2.6" stroke-dasharray="{_DASHES[i % 3]}"'
-            path = " ".join(f"{x:g},{y:g}" for x, y in points)
-            found.append(f'<polyline class="kl-line" points="{path}" fill="none" {look}/>')
-            cx, cy = points[-1]
-            found.append(f'<circle class="kl-dot" cx="{cx:g}" cy="{cy:g}" r="4.5" fill="{shade}"/>')
-        return "".join(found)
+    Args:
+        frames: As `Moving.frames`, of which the updates, their unit, the names, the lines and ``y`` are read.
+        shades: Colors of the lines.
+        title: What the lines show.
+        ticks: Heights that are named.
+        guides: As `Moving` takes them.
+        marks: Updates that are named and marked with an upright line; none for the first and the last.
+    """
+    bottom, top, low, high = frames["y"]
+    updates, lines = frames["updates"], frames["lines"]
+
+    def at(update: float, value: float) -> tuple[float, float]:
+        x = LEFT + (update - updates[0]) / (updates[-1] - updates[0]) * (RIGHT - LEFT)
+        return round(x, 2), round(bottom - (value - low) / (high - low) * (bottom - top), 2)
+
+    found = [f'<text x="0" y="{top - 12}" {TEXT}>{html.escape(title)}</text>']
+    for tick in ticks:
+        _, y = at(updates[0], tick)
+        found.append(
+            thin_line(LEFT, RIGHT, y, y) + words_at(f"{tick:g}".replace("-", "−"), LEFT - 8, y + 4, "end")
+        )
+    for update in marks or (updates[0], updates[-1]):
+        x, _ = at(update, low)
+        found.append(thin_line(x, x, top, bottom) if marks else "")
+        found.append(words_at(f"{update}", x, bottom + 16, "middle"))
+    found.append(words_at(frames["unit"], (LEFT + RIGHT) / 2, bottom + (32 if marks else 16), "middle"))
+    for name, (start, end) in guides.items():
+        (x1, y1), (x2, y2) = at(updates[0], start), at(updates[-1], end)
+        found.append(
+            f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}" stroke="currentColor" stroke-dasharray="1 4"/>'
+        )
+        beside = 0.8 if end >= start else 0.2  # where the words stay above the line
+        x, y = (a + beside * (b - a) for a, b in ((x1, x2), (y1, y2)))
+        found.append(words_at(name, x, y - 6, "end" if end >= start else "start"))
+    for i, shade in enumerate(shades):
+        points = [at(update, values[i]) for update, values in zip(updates, lines, strict=True)]
+        look = f'stroke="{shade}" stroke-width="2.6" stroke-dasharray="{DASHES[i % 3]}"'
+        path = " ".join(f"{x:g},{y:g}" for x, y in points)
+        found.append(f'<polyline class="kl-line" points="{path}" fill="none" {look}/>')
+        cx, cy = points[-1]
+        found.append(f'<circle class="kl-dot" cx="{cx:g}" cy="{cy:g}" r="4.5" fill="{shade}"/>')
+    return "".join(found)
 
 
-def _thin(x1: float, x2: float, y1: float, y2: float) -> str:
+def staged(drawing: str, frames: Mapping[str, Any], caption: str) -> str:
+    """Return the markup of a figure that book/_static/moving.js plays."""
+    data = html.escape(json.dumps(frames, ensure_ascii=False, separators=(",", ":")))
+    return (
+        f'<figure class="kl-figure kl-moving"><div class="kl-stage" data-frames="{data}">{drawing}</div>'
+        f"<figcaption>{html.escape(caption.strip())}</figcaption></figure>"
+    )
+
+
+def thin_line(x1: float, x2: float, y1: float, y2: float) -> str:
+    """Return the markup of a line of a grid."""
     ends = f'x1="{x1:g}" x2="{x2:g}" y1="{y1:g}" y2="{y2:g}"'
     return f'<line {ends} stroke="currentColor" stroke-opacity="0.25"/>'
 
 
-def _said(text: str, x: float, y: float, anchor: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" {_TEXT}>{html.escape(text)}</text>'
+def words_at(text: str, x: float, y: float, anchor: str) -> str:
+    """Return the markup of a text at a place."""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" {TEXT}>{html.escape(text)}</text>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Three to six round numbers from at most the lowest to at least the highest."""
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return three to six round numbers from at most the lowest to at least the highest."""
     size = (high - low) or max(abs(high), 1.0)
     unit = 10.0 ** math.floor(math.log10(size))
     step = next(unit * m for m in (0.2, 0.25, 0.5, 1, 2, 2.5) if size / (unit * m) <= 4)
@@ -195,7 +219,9 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
 
 
-def _rounded(values: torch.Tensor) -> list[object]:
+def rounded(values: torch.Tensor) -> list[object]:
+    """Return numbers to five digits, as nested lists."""
+
     def short(x: object) -> object:
         return [short(v) for v in x] if isinstance(x, list) else float(f"{x:.5g}")
 

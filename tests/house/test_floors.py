@@ -65,6 +65,7 @@ BOOK = {
     "simplex": 1,
     "speed_goals": 1,
     "framework_table": 1,
+    "film": 2,
     "front": 2,
     "ledger": 2,
     "speed_tables": 2,

@@ -13,8 +13,9 @@ import pytest
 from tests.support.site import browser as browsers
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
-PAGES = ("book/part6_anchors/01_ema_anchor.html", "book/part4_vocabulary/02_top_k.html")
-UNITS = dict(zip(PAGES, ("gradient step", "update"), strict=True))
+FILM = "book/part1_values_and_gradients/04_loss_or_reward.html"
+PAGES = ("book/part6_anchors/01_ema_anchor.html", "book/part4_vocabulary/02_top_k.html", FILM)
+UNITS = dict(zip(PAGES, ("gradient step", "update", "step"), strict=True))
 AT = """
 const stage = document.querySelector('.kl-stage');
 const of = (selector, key) => [...stage.querySelectorAll(selector)].map((e) => Number(e.getAttribute(key)));
@@ -115,6 +116,22 @@ def test_the_slider_shows_its_frame_as_it_was_computed(session: Any, base: str, 
         assert found["value"] == found["said"]
         for name, value in zip(data["names"], data["lines"][frame], strict=True):
             assert value == 0 or abs(value) < 1e-3 or f"{name} {value:.3f}".replace("-", "−") in found["said"]
+
+
+def test_a_film_shows_the_paths_so_far_and_where_they_are(session: Any, base: str) -> None:
+    open_page(session, base, FILM)
+    look = """
+    const all = (name) => [...document.querySelectorAll(`.kl-stage ${name}`)];
+    return [all('.kl-way').map((e) => e.getAttribute('points').split(' ')),
+      all('.kl-place').map((e) => `${e.getAttribute('cx')},${e.getAttribute('cy')}`)];
+    """
+    whole, ends = session.execute_script(look)
+    assert ends == [way[-1] for way in whole]
+    for frame in (0, 13, 40):
+        move(session, frame)
+        ways, places = session.execute_script(look)
+        assert ways == [way[: frame + 1] for way in whole]
+        assert places == [way[frame] for way in whole]
 
 
 def test_play_starts_again_pauses_and_ends(session: Any, base: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kl_book.paste.stand_in.arrays import Shape, places, size_of, steps, together
+from kl_book.paste.stand_in.kinds import INT64, as_kind
 from kl_book.paste.stand_in.shaping import expand
 from kl_book.paste.stand_in.tensor import Tensor, made
 
@@ -41,6 +42,8 @@ def einsum(equation: str, *given: Any) -> Tensor:
     tensors = [t.as_kind(kind) for t in tensors]
     out = _summed(terms, [t.entries for t in tensors], [t.size_ for t in tensors], right, sizes)
     shape = tuple(sizes[c] for c in right)
+    if 0 in sizes.values():
+        out = as_kind(out, INT64, kind)
 
     def back(g: Entries) -> list[Entries | None]:
         parts: list[Entries | None] = []
@@ -77,6 +80,8 @@ def _summed(
         product = part if product is None else [a * b for a, b in zip(product, part, strict=True)]
     assert product is not None
     count = size_of(tuple(sizes[c] for c in inner))
+    if not count:  # sums of nothing
+        return [0] * size_of(tuple(sizes[c] for c in right))
     summed = [sum(product[i : i + count]) for i in range(0, len(product), count)] if count != 1 else product
     if len(set(right)) == len(right):
         return summed

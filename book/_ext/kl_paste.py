@@ -32,7 +32,7 @@ from kl_companion.divergences import DIVERGENCES
 from kl_companion.monitor.logs.keys import METRICS
 
 HERE = Path(__file__).resolve().parent
-LOSS, LOG = "paste-your-loss", "paste-your-log"
+LOSS, LOG, CELL = "paste-your-loss", "paste-your-log", "cell"  # the last is kl_here's
 TEMPLATE = HERE / "kl_paste.html"
 EXAMPLES = {LOSS: HERE / "kl_paste.yml", LOG: HERE / "kl_paste_logs.yml"}
 COMMANDS = {LOSS: "kl-companion audit -", LOG: "kl-companion report LOG"}
@@ -43,6 +43,7 @@ STYLES = ("simplex.css", "paste/paste.css")
 SCRIPTS = {
     LOSS: ("simplex.js", "paste/python.js", "paste/editor.js", "paste/verdict.js", "paste/paste.js"),
     LOG: ("paste/python.js", "paste/verdict.js", "paste/log.js"),
+    CELL: ("paste/python.js", "paste/editor.js", "paste/verdict.js", "paste/here.js"),
 }
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def form(kind: str, page: str) -> str:
 
 
 def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Scripts and style sheets on the pages that have the form, and the sizes in it."""
+    """Scripts and style sheets on the pages that have a form, and the sizes in it."""
     kind = app.env.metadata.get(pagename, {}).get("kl_paste")
     if not kind:
         return

@@ -34,6 +34,7 @@ ALLOWED = {
     ("kl_companion/auditing/reading/helpers.py", "exec"): 1,  # imports that a pasted text may leave out
     # functions of the divergences, printed by this package when the book was built
     ("book/kl_book/paste/divergences.py", "exec"): 1,
+    ("book/kl_book/paste/cell_answer.py", "exec"): 1,  # a cell of a chapter, in the browser of who changed it
     ("kl_companion/frameworks/blocks.py", "exec"): 1,  # a part of a function of a release
     ("kl_companion/frameworks/history/reproduction.py", "exec"): 1,  # one of a few formulas of its own
     ("kl_companion/frameworks/linking.py", "exec"): 1,  # functions of a release that was fetched

@@ -12,12 +12,11 @@ import json
 import os
 import re
 import subprocess
-import symtable
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kl_book.paste.statements import Statement
 from tests.support.layout import PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,50 +71,6 @@ def shuffle(frame: Any) -> Any:
         name = frame.columns[-1]
         frame[name] = numpy.roll(frame[name].to_numpy(), 1)
     return frame
-
-
-class Statement:
-    """A statement of a chapter: the names that it reads, and those that it binds or may change.
-
-    The variable of a loop belongs to the loop.
-    """
-
-    def __init__(self, node: ast.stmt) -> None:
-        self.node = node
-        self.asserts = any(isinstance(n, ast.Assert) for n in ast.walk(node))
-        table = symtable.symtable(ast.unparse(node), "chapter", "exec")
-        own = table.get_symbols()
-        loops = [n.target for n in ast.walk(node) if isinstance(n, ast.For)]
-        self.binds = {s.get_name() for s in own if s.is_assigned() or s.is_imported() or s.is_namespace()}
-        self.binds -= {name for target in loops for name in names_in(target)}
-        self.reads = {s.get_name() for s in own if s.is_referenced()}
-        self.reads |= {s.get_name() for scope in below(table) for s in scope.get_symbols() if s.is_global()}
-        self.changes: set[str] = set()
-        for n in ast.walk(node):
-            if isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load):
-                self.changes |= names_in(n.value)
-            elif isinstance(n, ast.Expr) and isinstance(n.value, ast.Call):  # made for its effect
-                self.changes |= changed_by(n.value)
-            elif isinstance(n, ast.AugAssign):
-                self.changes |= names_in(n.target)
-
-
-def changed_by(call: ast.Call) -> set[str]:
-    """What a call may change: the object that it is a method of, else all that it is given."""
-    if isinstance(call.func, ast.Attribute):
-        return names_in(call.func.value)
-    return set() if ast.unparse(call.func) in ("print", "display") else names_in(call) - names_in(call.func)
-
-
-def below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    """The scopes inside a scope: functions and comprehensions."""
-    for child in table.get_children():
-        yield child
-        yield from below(child)
-
-
-def names_in(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def about(cells: list[str], table: str) -> list[ast.stmt]:

@@ -1,7 +1,8 @@
 """Python as the page has it: run with nothing but the archive, as `python -I -S in_page.py ARCHIVE`.
 
 Reads requests from standard input, a line of JSON each, and prints for each the answer and the picture. A
-request with ``log``, bytes in base64, is one for a report, which is printed alone.
+request with ``log``, bytes in base64, is one for a report, and one with ``before`` for a cell: their answers
+are printed alone.
 """
 
 import base64
@@ -19,6 +20,7 @@ if __name__ == "__main__":
 
     start()
     from kl_book.paste.answer import answer, picture
+    from kl_book.paste.cell_answer import cell_answer
     from kl_book.paste.log_answer import log_answer
 
     for line in sys.stdin:
@@ -26,6 +28,9 @@ if __name__ == "__main__":
         if "log" in request:
             data = base64.b64decode(request.pop("log"))
             print(log_answer(json.dumps(request), memoryview(data)), flush=True)
+            continue
+        if "before" in request:
+            print(cell_answer(line), flush=True)
             continue
         steps = []
         found = json.loads(answer(line, steps.append))

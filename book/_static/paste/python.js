@@ -1,6 +1,6 @@
 // Python beside a form: a thread that loads on the first click, how far it is, and how it is stopped.
 // Its words are `command` (what to run instead), `endless` (why it was stopped) and `working` (of a step);
-// `hear` receives an answer, `late` what comes after it, `refuse` a sentence.
+// `hear` receives an answer, `late` what comes after it, `refuse` a sentence. Forms of one page share the thread.
 window.klPython = (root, options) => {
   "use strict";
   const { command, endless, working, hear, late, refuse } = options;
@@ -8,7 +8,8 @@ window.klPython = (root, options) => {
   const [bar, state] = [root.querySelector("progress"), root.querySelector(".kl-state")];
   const [submit, stop] = [root.querySelector("[type=submit]"), root.querySelector("[data-stop]")];
   const home = new URL(root.dataset.python, document.baseURI).href;
-  let [worker, waiting, ready] = [null, 0, false];
+  const thread = (window.klThread ??= { worker: null, ready: false, user: null });
+  let waiting = 0;
 
   const say = (text) => { state.textContent = text; };
   const rest = () => {
@@ -17,8 +18,8 @@ window.klPython = (root, options) => {
     root.removeAttribute("aria-busy");
   };
   const end = (text) => {
-    worker?.terminate();
-    [worker, ready] = [null, false];
+    thread.worker?.terminate();
+    [thread.worker, thread.ready] = [null, false];
     rest();
     say(text);
   };
@@ -36,12 +37,12 @@ window.klPython = (root, options) => {
   };
 
   const heard = ({ data }) => {
-    if (data.loaded !== undefined && !ready) {
+    if (data.loaded !== undefined && !thread.ready) {
       bar.value = Math.min(1, data.loaded / root.dataset.bytes);
       say(`Loading Python: ${(data.loaded / MB).toFixed(1)} of ${(root.dataset.bytes / MB).toFixed(1)} MB`);
     }
     if (data.step) {
-      ready = true;
+      thread.ready = true;
       bar.removeAttribute("value");
       say(working(data.step));
       patience();
@@ -72,19 +73,23 @@ window.klPython = (root, options) => {
     return false;
   };
 
+  const busy = () => thread.worker && submit.disabled;
+  const mine = { heard, busy, end };
   const ask = (request, log) => {
-    if (!worker) {
-      worker = new Worker(new URL(root.dataset.worker, document.baseURI), { type: "module" });
-      worker.onmessage = heard;
-      worker.onerror = (event) => heard({ data: { failure: event.message || "its file did not load" } });
+    if (thread.user !== mine && thread.user?.busy()) thread.user.end("Stopped: another cell runs.");
+    thread.user = mine;
+    if (!thread.worker) {
+      thread.worker = new Worker(new URL(root.dataset.worker, document.baseURI), { type: "module" });
+      thread.worker.onmessage = (event) => thread.user.heard(event);
+      thread.worker.onerror = (event) => thread.user.heard({ data: { failure: event.message || "its file did not load" } });
     }
     [bar.hidden, stop.hidden, submit.disabled] = [false, false, true];
     root.setAttribute("aria-busy", "true");
-    if (ready) patience();
+    if (thread.ready) patience();
     else say("Loading Python");
-    worker.postMessage({ home, archive: new URL(root.dataset.archive, home).href, request, log });
+    thread.worker.postMessage({ home, archive: new URL(root.dataset.archive, home).href, request, log });
   };
 
   stop.addEventListener("click", () => end("Stopped."));
-  return { able, ask, end, busy: () => worker && submit.disabled };
+  return { able, ask, end, busy };
 };

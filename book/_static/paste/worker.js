@@ -1,4 +1,4 @@
-// Python in a thread of its own: it loads when the first loss or log arrives, and answers one after the other.
+// Python in a thread of its own: it loads when the first loss, log or cell arrives, and answers one after the other.
 let ready = null;
 const post = (message) => self.postMessage(message);
 
@@ -45,8 +45,14 @@ self.onmessage = async ({ data: { home, archive, request, log } }) => {
     ready ??= load(home, archive);
     const python = await ready;
     // Imported before the first step, because the page waits only so long from one step to the next.
-    const { answer, picture, log_answer } = python.pyimport(`kl_book.paste.${log ? "log_answer" : "answer"}`);
+    const cell = request.before !== undefined;
+    const module = log ? "log_answer" : cell ? "cell_answer" : "answer";
+    const { answer, picture, log_answer, cell_answer } = python.pyimport(`kl_book.paste.${module}`);
     post({ step: "Reading it" });
+    if (cell) {
+      post({ answer: JSON.parse(cell_answer(JSON.stringify(request))), last: true });
+      return;
+    }
     if (log) {
       post({ answer: JSON.parse(log_answer(JSON.stringify(request), python.toPy(log))), last: true });
       return;

@@ -38,8 +38,10 @@ ROOMS = (
 )
 BOOK_ROOMS = (
     "__init__.py",
+    "example.py",
     "paste/__init__.py",
     "paste/answer.py",
+    "paste/cell_answer.py",
     "paste/divergences.py",
     "paste/log_answer.py",
     "paste/start.py",

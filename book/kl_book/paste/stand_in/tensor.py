@@ -20,12 +20,13 @@ from kl_book.paste.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, ki
 
 
 class NotInPage(AttributeError):
-    """Something that PyTorch has and this does not; ``module`` is the one that lacks it."""
+    """Something that PyTorch has and this does not: ``lacking``; ``module`` is the one that lacks it."""
 
     def __init__(self, name: str, module: object = None) -> None:
         where = (
             "save the loss as loss.py and run kl-companion audit loss.py:NAME, with the name of your function"
         )
+        self.lacking = name
         super().__init__(f"{name} does not run in this page. On your machine it does: {where}", obj=module)
 
 

@@ -6,6 +6,11 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.policy_losses.clip_mask import ppo_mask as ppo_mask
+    from kl_companion.policy_losses.corrections import Mismatch as Mismatch
+    from kl_companion.policy_losses.corrections import confident_cap as confident_cap
+    from kl_companion.policy_losses.corrections import correction_weight as correction_weight
+    from kl_companion.policy_losses.corrections import mismatch as mismatch
+    from kl_companion.policy_losses.corrections import trust_region_mask as trust_region_mask
     from kl_companion.policy_losses.decomposition import Decomposition as Decomposition
     from kl_companion.policy_losses.decomposition import decompose as decompose
     from kl_companion.policy_losses.partition import PARTITIONS as PARTITIONS

@@ -12,6 +12,8 @@ from kl_companion.monitor.logs.sentences import RunVerdict, sentence
 from kl_companion.monitor.logs.words import finite, number, percent, two_digits
 
 NO_KL, LEAST_ROWS = 1e-7, 5  # nats per token: rounding of two passes of one model in float32; and rows
+ENGINES = ("trainer/engine", "engine/trainer", "sampler/trainer")
+UNSAMPLED = 0.01  # of the trainer's probability, on tokens that the engine does not sample
 BF16 = 2e-2  # nats per token, mean absolute difference of log-probs that bfloat16 alone explains
 
 
@@ -184,14 +186,11 @@ def equal_rewards(q: Quantities) -> Iterator[RunVerdict]:
 
 def engine(q: Quantities) -> Iterator[RunVerdict]:
     """The distance of the engine that samples to the trainer that scores."""
+    means: dict[str, tuple[str, float]] = {}
     for key, series in q.log.columns.items():
         metric = next(iter(possible_metrics(key, q.release)), None)
         last = q.late(series)
-        if (
-            metric is None
-            or last is None
-            or metric.pair not in ("trainer/engine", "engine/trainer", "sampler/trainer")
-        ):
+        if metric is None or last is None or metric.pair not in ENGINES:
             continue
         if key == "mismatch" and last >= BF16 and q.recorded("mismatch_rounding"):
             continue  # by its causes, which the monitor tells apart
@@ -202,13 +201,14 @@ def engine(q: Quantities) -> Iterator[RunVerdict]:
             yield sentence(size, key=key, size=last, bound=two_digits(last * last / 2))
         elif metric.kind == "kl":
             size = "engine_kl" if abs(last) < 5e-3 else "engine_kl_far"
+            means[f"{metric.estimator} of {metric.pair}"] = key, last
+            error, estimator = two_digits(math.sqrt(2 * abs(last))), metric.estimator.replace("-", "minus ")
             yield sentence(
-                size,
-                key=key,
-                size=two_digits(last),
-                estimator=metric.estimator.replace("-", "minus "),
-                pair=metric.pair,
+                size, key=key, size=two_digits(last), error=error, estimator=estimator, pair=metric.pair
             )
+    (key, k1), (other, k3) = (means.get(f"{x} of engine/trainer", ("", math.nan)) for x in ("K1", "K3"))
+    if k1 - k3 > UNSAMPLED:
+        yield sentence("engine_unsampled", key=key, other=other, mass=two_digits(k1 - k3))
 
 
 def scaled_keys(q: Quantities) -> Iterator[RunVerdict]:

@@ -83,12 +83,12 @@ def lead_back(app: Any, pagename: str, templatename: str, context: dict[str, Any
     """Link names in a listing to their entries: viewcode takes all names of a module for one room's."""
     if not pagename.startswith("_modules/"):
         return
-    module, known = f"{pagename[9:].replace('/', '.')}.", app.env.get_domain("py").objects
+    module, objects = f"{pagename[9:].replace('/', '.')}.", app.env.get_domain("py").objects
 
     def entry(link: re.Match[str]) -> str:
         name = link[2]
-        own = (n for n in known if n.endswith(f".{name}") and module.startswith(n.removesuffix(name)))
-        return link[1] + next((known[n].node_id for n in own), "")
+        own = (n for n in objects if n.endswith(f".{name}") and module.startswith(n.removesuffix(name)))
+        return link[1] + next((objects[n].node_id for n in own), "")
 
     context["body"] = BACK.sub(entry, context["body"])
 

@@ -91,8 +91,8 @@ def functions(env: Any) -> Cards:
         if anchor in documented:
             page, content = documented[anchor]
             first = next((p for p in content.findall(nodes.paragraph)), None)
-            said = f" {inline_html(first)}" if first is not None else ""
-            found[name] = Card(page, anchor, f"<code>{name}</code>{said}")
+            text = f" {inline_html(first)}" if first is not None else ""
+            found[name] = Card(page, anchor, f"<code>{name}</code>{text}")
     return found
 
 
@@ -205,8 +205,8 @@ def mark_citations(
     return used
 
 
-def known(app: Any) -> Any:
-    """All cards of the book by their kind, and the code of terms; they are made once in a build."""
+def cards_of(app: Any) -> Any:
+    """Return all cards of the book by their kind, and the code of terms; they are made once in a build."""
     env = app.env
     if not hasattr(app, "kl_cards"):
         app.kl_cards = {
@@ -222,7 +222,7 @@ def add_cards(app: Any, doctree: nodes.document, docname: str) -> None:
     """Mark a page's words, and keep the cards that they need with its doctree."""
     if app.builder.name != "html":
         return
-    cards = known(app)
+    cards = cards_of(app)
     used = mark_citations(app, doctree, docname, cards["references"])
     if CODE_PAGES.match(docname):
         used |= add_code(app, doctree, docname, cards["functions"], cards["codes"])

@@ -18,7 +18,6 @@ from typing import Any
 
 import kl_paste
 from docutils import nodes
-from jinja2 import Environment, StrictUndefined
 
 from kl_book.paste.statements import needed
 
@@ -99,20 +98,14 @@ def add_buttons(app: Any, doctree: nodes.document) -> None:
         before = needed(codes[: codes.index(code.strip())], code)
         if (printed(archive, before, code) or "").strip() == text.strip():
             about["kl_paste"] = kl_paste.CELL
-            cell.insert(1, nodes.raw("", button(page, before), format="html"))
+            form = kl_paste.filled(TEMPLATE, root="../" * page.count("/"), before=before)
+            cell.insert(1, nodes.raw("", form, format="html"))
 
 
 def code_cells(notebook: Path) -> list[str]:
     """Return the code of a notebook's cells."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]).strip() for cell in cells if cell["cell_type"] == "code"]
-
-
-def button(page: str, before: str) -> str:
-    """Return the button of a cell, and the editor that it opens; see `kl_paste.add_files` for ``@...@``."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(root="../" * page.count("/"), before=before)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
         for name in env.all_docs
         if re.match(r"book/part\d", name) and str(env.doc2path(name)).endswith(".ipynb")
     }
-    cards = {card.anchor: name for name, card in kl_cards.known(app)["functions"].items()}
+    cards = {card.anchor: name for name, card in kl_cards.cards_of(app)["functions"].items()}
     ledger = app.builder.get_relative_uri(docname, LEDGER).replace("ledger.html", "ledger/")
     for desc in doctree.findall(addnodes.desc):
         name = next((cards[a] for a in desc[0].get("ids", []) if a in cards), None)
@@ -96,7 +96,7 @@ def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:
     uri = app.builder.get_relative_uri
     links = {
         name: f'<a href="{uri(pagename, card.docname)}#{card.anchor}"><code>{name}</code></a>'
-        for name, card in kl_cards.known(app)["functions"].items()
+        for name, card in kl_cards.cards_of(app)["functions"].items()
     }
     rows = {anchor(id): sorted(names & set(links)) for id, names in names_in_checks().items()}
     pieces = re.split(r'(?=<details class="kl-row" id=")', context["body"])

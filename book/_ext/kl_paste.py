@@ -110,11 +110,17 @@ class PasteForm(SphinxDirective):
         return [nodes.raw("", form(self.name, self.env.docname), format="html")]
 
 
+def filled(template: Path, **values: Any) -> str:
+    """Return the text of a template with its values; one that is missing is an error."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
+
+
 def form(kind: str, page: str) -> str:
     """Return the form of one page; ``@...@`` stands for what is only known when pages are written."""
     root = "../" * page.count("/")
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return filled(
+        TEMPLATE,
         kind=kind,
         root=root,
         there="" if page == PAGE else f"{root}{PAGE}.html",

@@ -6,7 +6,6 @@ and without JavaScript, too; book/_static/moving.js plays what lies between them
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,11 +18,10 @@ from kl_book.moving import (
     PLOT,
     RIGHT,
     ROW,
-    WIDE,
+    Stage,
     line_plot,
     round_ticks,
     rounded,
-    staged,
     words_at,
 )
 from kl_companion.plotting import color
@@ -34,14 +32,8 @@ _HALO = 'style="paint-order:stroke;stroke:var(--pst-color-background,#fff);strok
 _CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch.float64)
 
 
-class TriangleFilm:
-    """A film of policies over three tokens; ``html`` is its markup.
-
-    Attributes:
-        html: The figure, with its last frame and stations as a drawing and all frames as data.
-        frames: The data that the page's script reads, as those of `kl_book.moving.Moving`, without bars.
-        alt: A sentence that describes the figure.
-    """
+class TriangleFilm(Stage):
+    """A film of policies over three tokens, whose frames have no bars."""
 
     def __init__(
         self,
@@ -81,7 +73,7 @@ class TriangleFilm:
         foot = ROW * (len(ways) + 2) + 20 + _SIDE * 3**0.5 / 2
         top = foot + ROW * (len(lines) + 3.5)
         self.alt = alt.strip()
-        self.frames: dict[str, Any] = {
+        self.frames = {
             "updates": list(range(steps)),
             "unit": "step",
             "names": list(lines),
@@ -93,22 +85,15 @@ class TriangleFilm:
         }
         self._foot = foot
         shades = [color(colors[name]) for name in lines]
-        drawing = (
-            f'<svg viewBox="0 0 {WIDE} {top + PLOT + 38:.0f}" role="img" '
-            f'aria-label="{html.escape(self.alt)}" '
-            f'style="width:100%;max-width:32rem;height:auto" font-family="inherit">'
-            f"{_legend({name: color(colors[name]) for name in ways})}{self._triangle(tokens, reference)}"
-            f"{self._field(*field)}{self._ways(ways, colors, stations)}"
-            f"{_names_of_lines(lines, shades, foot + ROW * 2.6)}"
-            f"{line_plot(self.frames, shades, of_lines, ticks, {}, [*stations, steps - 1])}</svg>"
-        )
-        self.html = staged(drawing, self.frames, caption)
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def __repr__(self) -> str:
-        return f"Figure: {self.alt}"
+        drawing = [
+            _legend({name: color(colors[name]) for name in ways}),
+            self._triangle(tokens, reference),
+            self._field(*field),
+            self._ways(ways, colors, stations),
+            _names_of_lines(lines, shades, foot + ROW * 2.6),
+            line_plot(self.frames, shades, of_lines, ticks, {}, [*stations, steps - 1]),
+        ]
+        self._set(drawing, top + PLOT + 38, caption)
 
     def _at(self, policies: torch.Tensor) -> list[list[float]]:
         x, y = (policies @ _CORNERS).T

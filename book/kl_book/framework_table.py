@@ -108,9 +108,9 @@ def _change(name: str, rows: pd.DataFrame) -> str:
     if rows.objective[name] in _REVERSE and not own.penalty_divided:
         return "keep it"
     remedy = own.framework.remedy
-    wanted = setting((remedy.sequence if own.placement == "reward" else remedy.token) or name)
-    algorithm = wanted.penalty_divided
-    lines = option_lines(wanted.option) + option_lines(algorithm.instead if algorithm else "")
+    instead = setting((remedy.sequence if own.placement == "reward" else remedy.token) or name)
+    algorithm = instead.penalty_divided
+    lines = option_lines(instead.option) + option_lines(algorithm.instead if algorithm else "")
     added = [line.strip() for line in lines if line and line not in option_lines(own.option)]
     return "<br>".join(f"<code>{escape(line)}</code>" for line in added)
 

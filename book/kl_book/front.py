@@ -103,8 +103,7 @@ def turned_k3() -> str:
 
     The distances are those of the card that `kl-companion audit k3` prints, in the worlds of the audit.
     """
-    known = audit("k3").distances
-    each = [f"{d.degrees:.0f}° at {d.kl:g}" for d in known]
+    each = [f"{d.degrees:.0f}° at {d.kl:g}" for d in audit("k3").distances]
     return (
         f"The difference grows with the distance: in the audit's four small worlds K3 turns the gradient by "
         f"{', '.join(each[:-1])} and {each[-1]} nats per token. "

@@ -66,7 +66,7 @@ def trace(loss: Callable[[Any, Any], Any], factor: str = "ρ") -> GradientPath:
 
     audits = {name: audit(with_estimator(name), problems=worlds) for name in ESTIMATORS}
     counts = bool(loss(2 * values[0], values[1]) != one)
-    expected = {name: kl_words(found.matches, found.residual) for name, found in audits.items()}
+    expected = {name: kl_words(x.matches, x.residual) for name, x in audits.items()}
     return GradientPath(counts, by_factor is not None, by_estimate is not None, expected)
 
 

@@ -23,14 +23,38 @@ DASHES = ("none", "7 4", "2 3")
 TEXT = 'fill="currentColor" stroke="none" font-size="13"'
 
 
-class Moving:
-    """A figure of several series over updates; ``html`` is its markup.
+class Stage:
+    """A figure of frames that book/_static/moving.js plays; ``html`` is its markup.
 
     Attributes:
         html: The figure, with its last frame as a drawing and all frames as data.
         frames: What the page's script reads: values as they are drawn and told, to five digits.
         alt: What the figure shows, in a sentence.
     """
+
+    html: str
+    frames: dict[str, Any]
+    alt: str
+
+    def _set(self, drawing: Sequence[str], height: float, caption: str) -> None:
+        """Make the markup, of parts of the drawing of the last frame and its height."""
+        data = html.escape(json.dumps(self.frames, ensure_ascii=False, separators=(",", ":")))
+        self.html = (
+            f'<figure class="kl-figure kl-moving"><div class="kl-stage" data-frames="{data}">'
+            f'<svg viewBox="0 0 {WIDE} {height:.0f}" role="img" aria-label="{html.escape(self.alt)}" '
+            f'style="width:100%;max-width:32rem;height:auto" font-family="inherit">{"".join(drawing)}</svg>'
+            f"</div><figcaption>{html.escape(caption.strip())}</figcaption></figure>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.alt}"
+
+
+class Moving(Stage):
+    """A figure of several series over updates."""
 
     def __init__(
         self,
@@ -82,7 +106,7 @@ class Moving:
         top = ROW * (len(bars) + 2) + 4
         foot = top + len(tokens) * (len(bars) * _BAR + _GAP) + _AXIS + ROW
         self.alt = alt.strip()
-        self.frames: dict[str, Any] = {
+        self.frames = {
             "updates": list(updates),
             "unit": unit,
             "names": list(bars),
@@ -93,19 +117,9 @@ class Moving:
             "y": [foot + PLOT, foot, ticks[0], ticks[-1]],
         }
         shades = [color(colors[name]) for name in bars]
-        drawing = (
-            f'<svg viewBox="0 0 {WIDE} {foot + PLOT + 22}" role="img" aria-label="{html.escape(self.alt)}" '
-            f'style="width:100%;max-width:32rem;height:auto" font-family="inherit">'
-            f"{self._legend(shades)}{self._bars(list(tokens), shades, of_bars, top)}"
-            f"{line_plot(self.frames, shades, of_lines, ticks, guides)}</svg>"
-        )
-        self.html = staged(drawing, self.frames, caption)
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def __repr__(self) -> str:
-        return f"Figure: {self.alt}"
+        bars_of_tokens = self._bars(list(tokens), shades, of_bars, top)
+        plot = line_plot(self.frames, shades, of_lines, ticks, guides)
+        self._set([self._legend(shades), bars_of_tokens, plot], foot + PLOT + 22, caption)
 
     def _legend(self, shades: list[str]) -> str:
         rows = []
@@ -121,19 +135,19 @@ class Moving:
 
     def _bars(self, tokens: list[str], shades: list[str], title: str, top: int) -> str:
         low = top + len(tokens) * (len(shades) * _BAR + _GAP)
-        found = [f'<text x="0" y="{top - 10}" {TEXT}>{html.escape(title)}</text>']
+        parts = [f'<text x="0" y="{top - 10}" {TEXT}>{html.escape(title)}</text>']
         for tick in (0, 0.5, 1):
             x = LEFT + tick * (RIGHT - LEFT)
-            found.append(thin_line(x, x, top, low) + words_at(f"{tick:g}", x, low + 14, "middle"))
+            parts.append(thin_line(x, x, top, low) + words_at(f"{tick:g}", x, low + 14, "middle"))
         for j, token in enumerate(tokens):
             y = top + j * (len(shades) * _BAR + _GAP) + _GAP / 2
-            found.append(words_at(token, LEFT - 8, y + len(shades) * _BAR / 2 + 5, "end"))
+            parts.append(words_at(token, LEFT - 8, y + len(shades) * _BAR / 2 + 5, "end"))
             for i, shade in enumerate(shades):
                 first, last = (self.frames["bars"][at][i][j] * (RIGHT - LEFT) for at in (0, -1))
                 at = f'y="{y + i * _BAR:g}" height="{_BAR - 1}"'
-                found.append(f'<rect class="kl-bar" x="{LEFT}" width="{last:.2f}" {at} fill="{shade}"/>')
-                found.append(f'<rect x="{LEFT + first - 0.75:.2f}" width="1.5" {at} fill="currentColor"/>')
-        return "".join(found)
+                parts.append(f'<rect class="kl-bar" x="{LEFT}" width="{last:.2f}" {at} fill="{shade}"/>')
+                parts.append(f'<rect x="{LEFT + first - 0.75:.2f}" width="1.5" {at} fill="currentColor"/>')
+        return "".join(parts)
 
 
 def line_plot(
@@ -161,42 +175,33 @@ def line_plot(
         x = LEFT + (update - updates[0]) / (updates[-1] - updates[0]) * (RIGHT - LEFT)
         return round(x, 2), round(bottom - (value - low) / (high - low) * (bottom - top), 2)
 
-    found = [f'<text x="0" y="{top - 12}" {TEXT}>{html.escape(title)}</text>']
+    parts = [f'<text x="0" y="{top - 12}" {TEXT}>{html.escape(title)}</text>']
     for tick in ticks:
         _, y = at(updates[0], tick)
-        found.append(
+        parts.append(
             thin_line(LEFT, RIGHT, y, y) + words_at(f"{tick:g}".replace("-", "−"), LEFT - 8, y + 4, "end")
         )
     for update in marks or (updates[0], updates[-1]):
         x, _ = at(update, low)
-        found.append(thin_line(x, x, top, bottom) if marks else "")
-        found.append(words_at(f"{update}", x, bottom + 16, "middle"))
-    found.append(words_at(frames["unit"], (LEFT + RIGHT) / 2, bottom + (32 if marks else 16), "middle"))
+        parts.append(thin_line(x, x, top, bottom) if marks else "")
+        parts.append(words_at(f"{update}", x, bottom + 16, "middle"))
+    parts.append(words_at(frames["unit"], (LEFT + RIGHT) / 2, bottom + (32 if marks else 16), "middle"))
     for name, (start, end) in guides.items():
         (x1, y1), (x2, y2) = at(updates[0], start), at(updates[-1], end)
-        found.append(
+        parts.append(
             f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}" stroke="currentColor" stroke-dasharray="1 4"/>'
         )
         beside = 0.8 if end >= start else 0.2  # where the words stay above the line
         x, y = (a + beside * (b - a) for a, b in ((x1, x2), (y1, y2)))
-        found.append(words_at(name, x, y - 6, "end" if end >= start else "start"))
+        parts.append(words_at(name, x, y - 6, "end" if end >= start else "start"))
     for i, shade in enumerate(shades):
         points = [at(update, values[i]) for update, values in zip(updates, lines, strict=True)]
         look = f'stroke="{shade}" stroke-width="2.6" stroke-dasharray="{DASHES[i % 3]}"'
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
-        found.append(f'<polyline class="kl-line" points="{path}" fill="none" {look}/>')
+        parts.append(f'<polyline class="kl-line" points="{path}" fill="none" {look}/>')
         cx, cy = points[-1]
-        found.append(f'<circle class="kl-dot" cx="{cx:g}" cy="{cy:g}" r="4.5" fill="{shade}"/>')
-    return "".join(found)
-
-
-def staged(drawing: str, frames: Mapping[str, Any], caption: str) -> str:
-    """Return the markup of a figure that book/_static/moving.js plays."""
-    data = html.escape(json.dumps(frames, ensure_ascii=False, separators=(",", ":")))
-    return (
-        f'<figure class="kl-figure kl-moving"><div class="kl-stage" data-frames="{data}">{drawing}</div>'
-        f"<figcaption>{html.escape(caption.strip())}</figcaption></figure>"
-    )
+        parts.append(f'<circle class="kl-dot" cx="{cx:g}" cy="{cy:g}" r="4.5" fill="{shade}"/>')
+    return "".join(parts)
 
 
 def thin_line(x1: float, x2: float, y1: float, y2: float) -> str:

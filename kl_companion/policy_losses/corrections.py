@@ -5,11 +5,13 @@ Log-probs of the trainer's policy and of the engine that sampled, [batch, seq] e
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple, get_args
 
 import torch
 
 from kl_companion.checks import check_choice, check_floating, check_mask, check_scalar, check_shape
+from kl_companion.estimators import k1, k3
 from kl_companion.rollout.masks import masked
 
 Level = Literal["token", "sequence", "geometric"]
@@ -21,13 +23,12 @@ MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 
 class Mismatch(NamedTuple):
-    """How far a trainer is from the engine that sampled, of the engine's own tokens.
+    """The distance of a trainer to the engine that sampled, of the engine's own tokens.
 
     Attributes:
         kl: Mean of K1, log engine / trainer: unbiased for KL(engine || trainer), in nats per token.
         k3: Mean of K3, which does not see what the engine cannot sample.
-        unsampled: K1 minus K3: the trainer's probability of what the engine cannot sample, by top-p or top-k;
-            0 on average where the engine can sample everything.
+        unsampled: K1 minus K3: the trainer's probability of what the engine cannot sample (top-p, top-k).
         gradient_error: sqrt(2 KL): what an uncorrected gradient is off by, to first order and relative to its
             size; a small KL is no small error. NaN where the mean of K1 is negative.
     """
@@ -173,11 +174,10 @@ def mismatch(logp: torch.Tensor, behavior_logp: torch.Tensor, completion_mask: t
     Raises:
         ValueError: shapes or dtypes that do not agree, or an answer without a token.
     """
-    log_ratio = _log_ratio(logp, behavior_logp, completion_mask)
-    inside = log_ratio[completion_mask.bool()].double()
-    k1, k3 = -inside.mean(), (torch.expm1(inside) - inside).mean()
-    error = (2 * k1).sqrt() if k1 >= 0 else torch.tensor(torch.nan)
-    return Mismatch(*(x.item() for x in (k1, k3, k1 - k3, error)))
+    inside = _log_ratio(logp, behavior_logp, completion_mask)[completion_mask.bool()].double()
+    engine = torch.zeros_like(inside)  # the estimates read the difference of the log-probs alone
+    kl, least = (estimate(engine, inside).mean().item() for estimate in (k1, k3))
+    return Mismatch(kl, least, kl - least, math.sqrt(2 * kl) if kl >= 0 else math.nan)
 
 
 def _log_ratio(

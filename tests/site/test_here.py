@@ -163,12 +163,7 @@ def test_an_open_cell_fits_its_page_and_is_read_aloud(session: Any, base: str, w
     browsers.resize(session, browsers.SIZES[width])
     session.get(f"{base}/{SHORT}")
     run(session)
-    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    assert len(set(session.execute_script(wide))) == 1
-    accessibility.load(session)
-    for theme in ("light", "dark"):
-        session.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
-        assert accessibility.violations(session) == []
+    assert accessibility.in_both_themes(session) == []
     session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     boxes = ".kl-here, .cell:has(.kl-here) > :is(.cell_input, .cell_output)"
     assert session.execute_script(VISIBLE, boxes) == [True, False, True]

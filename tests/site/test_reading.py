@@ -16,7 +16,6 @@ from urllib.parse import quote
 import pytest
 from bs4 import BeautifulSoup
 
-import kl_companion
 from kl_book.ledger.claims import register
 from kl_book.ledger.rendering import anchor
 from tests.support.data import data
@@ -105,29 +104,6 @@ def test_a_function_leads_to_chapters_and_ledger_and_the_ledger_back() -> None:
     there = paper[paper.index(f'id="{row[2]}"') :]
     assert 'href="../api/estimators.html#kl_companion.k3"' in there[: there.index("</details>")]
     assert 'href="../api/estimators.html#kl_companion.k3"' in "".join(map(text, chapters()))
-
-
-def words(page: Path) -> int:
-    """The length of a page's article."""
-    article = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
-    return len(article.get_text(" ").split()) if article else 0
-
-
-def test_no_page_of_the_api_is_long_and_every_name_of_the_top_leads_to_its_entry() -> None:
-    pages = sorted((SITE / "book" / "api").glob("*.html"))
-    assert {page.name: words(page) for page in pages if words(page) > 11_000} == {}
-    overview = BeautifulSoup(text("book/api/index.html"), "html.parser")
-    links = [str(link["href"]).partition("#") for link in overview.select("table a.reference.internal")]
-    assert {anchor for _, _, anchor in links} == {f"kl_companion.{name}" for name in kl_companion.__all__}
-    assert [link for link in links if f'id="{link[2]}"' not in text(f"book/api/{link[0]}")] == []
-
-
-def test_the_sidebar_of_a_page_folds_what_is_below_an_entry() -> None:
-    sidebar = BeautifulSoup(text("book/glossary.html"), "html.parser").select_one("nav.bd-links")
-    assert sidebar
-    assert len(sidebar.select("li.toctree-l1.has-children")) == 4
-    assert sidebar.select("details[open]") == []
-    assert [page for page in sidebar.select("li.toctree-l2") if not page.find_parent("details")] == []
 
 
 class Reader:

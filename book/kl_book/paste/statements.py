@@ -21,16 +21,16 @@ def needed(earlier: list[str], code: str) -> str:
     statements = [Statement(node) for cell in [*earlier, code] for node in ast.parse(cell).body]
     end = len(statements)
     start = end - len(ast.parse(code).body)
-    chosen = set(range(start, end))
-    unresolved = [(name, i) for i in chosen for name in statements[i].reads]
+    needs = set(range(start, end))
+    unresolved = [(name, i) for i in needs for name in statements[i].reads]
     while unresolved:
         name, before = unresolved.pop()
         for i in reversed(range(before)):
             s = statements[i]
             if name not in s.binds | s.changes:
                 continue
-            if i not in chosen:
-                chosen.add(i)
+            if i not in needs:
+                needs.add(i)
                 # a function reads its names when it is called, which may be after they are bound again
                 at = start if isinstance(s.node, ast.FunctionDef) else i
                 unresolved += [(each, at) for each in s.reads]
@@ -38,7 +38,7 @@ def needed(earlier: list[str], code: str) -> str:
                 break
     nodes = [s.node for s in statements[:start]]
     imports = [each for node in nodes if isinstance(node, Import) for each in _one_by_one(node)]
-    others = [node for i, node in enumerate(nodes) if i in chosen and not isinstance(node, Import)]
+    others = [node for i, node in enumerate(nodes) if i in needs and not isinstance(node, Import)]
     return "\n".join(map(ast.unparse, [*imports, *others]))
 
 
@@ -75,7 +75,7 @@ class Statement:
 
 
 def changed_by(call: ast.Call) -> set[str]:
-    """What a call may change: the object that it is a method of, else all that it is given."""
+    """Return what a call may change: the object that it is a method of, else all that it is passed."""
     if isinstance(call.func, ast.Attribute):
         return names_in(call.func.value)
     return set() if ast.unparse(call.func) in ("print", "display") else names_in(call) - names_in(call.func)

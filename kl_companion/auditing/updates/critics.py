@@ -40,9 +40,8 @@ def generalized(
     Returns:
         [batch, seq].
     """
-    order = torch.argsort(
-        (~completion_mask.bool()).int(), stable=True
-    )  # own tokens first, one behind the other
+    # own tokens first, one behind the other
+    order = torch.argsort((~completion_mask.bool()).int(), stable=True)
     own, rewards, ahead = (y.gather(-1, order) for y in (completion_mask, x, masked(values, completion_mask)))
     behind = torch.nn.functional.pad(ahead[:, 1:], (0, 1))
     sums = credit(rewards + gamma * (1 - lam) * behind, own, discount=gamma * lam)

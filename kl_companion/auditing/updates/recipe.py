@@ -248,7 +248,7 @@ class Recipe:
         return masked(a, mask).detach()
 
     def _returns(self, rollout: Rollout, old_logp: torch.Tensor | None) -> torch.Tensor:
-        """What is ahead of every token, minus its value, [batch, seq]; or of answers, [batch, 1]."""
+        """Return what is ahead of every token, minus its value, [batch, seq]; or of answers, [batch, 1]."""
         assert rollout.rewards is not None
         mask, rewards = rollout.completion_mask, rollout.rewards.to(rollout.logp.dtype)
         charged = None if self.penalty == "after" else self._charged(rollout, old_logp, self.gamma * self.lam)
@@ -259,7 +259,7 @@ class Recipe:
         return generalized(at_last(rewards, mask), values, mask, self.gamma, self.lam) - costs - values
 
     def _values(self, rollout: Rollout) -> torch.Tensor:
-        """What the critic predicts of every token, [batch, seq]."""
+        """Return what the critic predicts of every token, [batch, seq]."""
         if self.critic is None:
             return torch.zeros_like(rollout.logp)
         if isinstance(self.critic, str):

@@ -72,3 +72,14 @@ def violations(session: Any, rules: list[str] | None = None) -> list[str]:
         f"{v['id']} ({len(v['nodes'])}): {v['help']}: {json.dumps(v['nodes'][:3], ensure_ascii=False)}"
         for v in found
     ]
+
+
+def in_both_themes(session: Any) -> list[str]:
+    """What the page as it stands breaks: that it scrolls sideways, then all rules, in light and in dark."""
+    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    broken = [] if len(set(session.execute_script(wide))) == 1 else ["the page scrolls sideways"]
+    load(session)
+    for theme in ("light", "dark"):
+        session.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+        broken += violations(session)
+    return broken
